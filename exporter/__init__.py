@@ -1,0 +1,1 @@
+"""Checkpoint to bundle: the only place that imports torch and transformers."""

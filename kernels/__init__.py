@@ -1,0 +1,1 @@
+"""Custom ops: the C++ library, its NumPy oracle, and the op contract."""

@@ -1,0 +1,69 @@
+"""The op contract `ortloom::PagedAttention`, version 1: names, order, meaning.
+
+Input order, names and attributes mirror `com.microsoft::PagedAttention` of ONNX Runtime 1.32, so
+that a CUDA variant is the same node with another domain. Differences: all three outputs are always
+present; both pools are required. T tokens, R requests, M blocks a request, H query heads, KH
+kv heads, D head size.
+
+Semantics of one node, for request r with tokens cu_seqlens[r] .. cu_seqlens[r+1]:
+1. token t of request r has absolute position p = past_seqlens[r] + (t - cu_seqlens[r]).
+2. If q_norm_weight/k_norm_weight are given: RMSNorm over D of every query and key head.
+3. If do_rotary: rotate query and key by row p of cos_cache/sin_cache [P, rotary_dim / 2]
+   (half-split pairs (i, i + rotary_dim/2); interleaved pairs (2i, 2i+1) if rotary_interleaved).
+4. Write key and value of token t at flat slot slot_mapping[t] = block * block_size + offset of the
+   pools [num_blocks, block_size, KH, D]; -1 writes nothing.
+5. Query t attends keys j in 0..p (0 .. end of the request's tokens if is_causal = 0), reading key j
+   from block block_table[r, j // block_size]; a key in a block of -1 is skipped. With
+   local_window_size W >= 0 of this op's own convention only j with p - j < W are seen.
+6. score = scale * q.k (scale 0 = 1/sqrt(D)); if softcap > 0: softcap * tanh(score / softcap);
+   softmax over the seen keys, with exp(head_sink[h]) added to the denominator if given.
+   A query that sees no key gives zeros.
+Block 0 is the null block: nobody's data; a slot or table entry of -1 maps to it in the body.
+"""
+
+from dataclasses import dataclass
+
+DOMAIN = "ortloom"
+DOMAIN_VERSION = 1
+PAGED_ATTENTION = "PagedAttention"
+
+INPUTS = (
+    "query",  # [T, H*D] f32
+    "key",  # [T, KH*D] f32
+    "value",  # [T, KH*D] f32
+    "key_cache",  # [num_blocks, block_size, KH, D] f32
+    "value_cache",  # [num_blocks, block_size, KH, D] f32
+    "cumulative_sequence_length",  # [R+1] i32
+    "past_seqlens",  # [R] i32
+    "block_table",  # [R, M] i32
+    "cos_cache",  # [P, rotary_dim/2] f32, optional
+    "sin_cache",  # [P, rotary_dim/2] f32, optional
+    "slot_mapping",  # [T] i32
+    "head_sink",  # [H] f32, optional
+    "q_norm_weight",  # [D] f32, optional
+    "k_norm_weight",  # [D] f32, optional
+    "k_scale",  # reserved for quantised pools, optional
+    "v_scale",  # reserved for quantised pools, optional
+    "attention_metadata",  # reserved, optional
+)
+OUTPUTS = ("output", "key_cache_out", "value_cache_out")
+
+MIN_HEAD_SIZE, MAX_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 64, 256, 16
+MIN_BLOCK_SIZE, MAX_BLOCK_SIZE, BLOCK_SIZE_MULTIPLE = 16, 256, 16
+
+
+@dataclass(frozen=True)
+class PagedAttentionAttributes:
+    """Attributes of one node, with the contract's defaults."""
+
+    num_heads: int
+    kv_num_heads: int
+    scale: float = 0.0
+    softcap: float = 0.0
+    local_window_size: int = -1
+    do_rotary: int = 0
+    rotary_interleaved: int = 0
+    rotary_offset: int = 0
+    is_causal: int = 1
+    qk_norm_epsilon: float = 1e-6
+    kv_layout: str = "NB,BS,H,D"

@@ -1,0 +1,1 @@
+"""Facts about models: manifest, tokenizer, chat template, families. Knows neither torch nor ORT."""

@@ -1,0 +1,410 @@
+"""The bundle's manifest: written by the exporter, read by the engine and the fronts.
+
+The manifest is canonical JSON (sorted keys, two-space indent, trailing newline, no time stamps, no
+absolute paths), so equal inputs give equal bytes. `Manifest.load` checks the sha256 of every small
+file (graphs, tokenizer, template) and the exact size and header of every weight file;
+`Manifest.verify_weights` hashes weight contents as well.
+
+This module does not know torch, ONNX or ONNX Runtime.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ortloom.errors import ManifestError
+
+SCHEMA_VERSION = 1
+"""Bundles of another schema version are refused."""
+
+OP_CONTRACT_VERSION = 1
+"""Version of the `ortloom` op set the graphs were written against."""
+
+MANIFEST_NAME = "manifest.json"
+
+WEIGHT_ALIGNMENT = 64 * 1024
+"""Bytes; every tensor in a weight file starts on such a boundary."""
+
+WEIGHT_MAGIC = b"ORTLOOMW"
+"""A weight file starts with magic, u32 LE format version, u32 LE tensor count, then zeros up to
+WEIGHT_ALIGNMENT; tensor data follows."""
+
+WEIGHT_FORMAT_VERSION = 1
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of the bundle or of the source; `path` is relative with forward slashes."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the weights come from. `name` is a folder or file base name, never an absolute path."""
+
+    name: str
+    format: Literal["safetensors", "gguf"]
+    hub_id: str | None = None
+    revision: str | None = None
+    files: tuple[FileEntry, ...] = ()
+
+
+class RopeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rotary embedding facts as the config states them."""
+
+    type: str = "default"
+    theta: float = 10000.0
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    mrope_sections: tuple[int, ...] = ()
+
+
+class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Architecture facts read from the config and from the traced calls.
+
+    `vocab_size` is the number of logits columns; `num_parameters` counts tied tensors once.
+    `bos_token_id`, `eos_token_ids`, `pad_token_id` come from config.json alone (primary ids);
+    generation_config.json keeps the secondary ones.
+    """
+
+    class_name: str
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    vocab_size: int
+    max_position_embeddings: int
+    num_parameters: int
+    tied_embeddings: bool
+    rope: RopeFacts = RopeFacts()
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+
+
+class KVGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Layers that share one KV geometry; read out of the traced attention calls.
+
+    A pool of a layer has shape [num_blocks, block_size, kv_heads, head_dim] and element type
+    `dtype`. `window` is the number of tokens a token sees, itself included (token i sees j iff
+    i - j < window); None = full attention.
+    """
+
+    id: int
+    kind: Literal[
+        "full", "sliding", "chunked", "mla_latent", "linear_state", "conv_state", "cross"
+    ] = "full"
+    layers: tuple[int, ...]
+    kv_heads: int
+    head_dim_k: int
+    head_dim_v: int
+    window: int | None = None
+    sinks: bool = False
+    softcap: float = 0.0
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    kv_layout: Literal["NB,BS,H,D"] = "NB,BS,H,D"
+    shares_with: int | None = None
+
+
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A graph input or output. `shape` mixes fixed sizes and symbols: T packed tokens, R requests,
+    M blocks a request, N sampled rows, R1 = R + 1, num_blocks, block_size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class GraphIO(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The names the runtime binds; it never guesses one.
+
+    Required: see the shapes beside each. The optional inputs are reserved for graphs that have
+    them; a graph without one has None or an empty tuple there.
+    """
+
+    input_ids: str = "input_ids"  # [T] i64
+    positions: str = "positions"  # [T] i64, or [3, T] with positions_rows = 3 (M-RoPE)
+    cu_seqlens: str = "cu_seqlens"  # [R+1] i32
+    past_seqlens: str = "past_seqlens"  # [R] i32, tokens in the cache before this step
+    block_table: str = "block_table"  # [R, M] i32, -1 = unmapped
+    slot_mapping: str = "slot_mapping"  # [T] i32, -1 = not written
+    logits_indices: str = "logits_indices"  # [N] i64, rows of the packed tokens
+    logits: str = "logits"  # [N, V] f32
+    k_cache: tuple[str, ...] = ()  # one a layer: [num_blocks, block_size, kv_heads, head_dim]
+    v_cache: tuple[str, ...] = ()
+    k_cache_out: tuple[str, ...] = ()
+    v_cache_out: tuple[str, ...] = ()
+    # reserved optional graph inputs and outputs
+    positions_rows: Literal[1, 3] = 1
+    inputs_embeds: str | None = None  # [T, H] f32
+    inputs_embeds_mask: str | None = None  # [T] bool, rows taken from inputs_embeds
+    k_scale: tuple[str, ...] = ()  # [num_blocks, block_size, kv_heads] f32
+    v_scale: tuple[str, ...] = ()
+    state_pools: tuple[str, ...] = ()  # [num_slots, ...] recurrent or convolution state
+    state_pools_out: tuple[str, ...] = ()
+    state_slots: str | None = None  # [R] i32
+    lora_a_pools: tuple[str, ...] = ()  # [slots, rank, K]
+    lora_b_pools: tuple[str, ...] = ()  # [slots, N, rank]
+    adapter_ids: str | None = None  # [T] i32, -1 = base model
+    draft_hidden_states: str | None = None  # [T, H] f32, input of a draft head
+    hidden_states_out: str | None = None  # [T, H] f32, output for a draft head
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One graph variant. `opset_imports` are (domain, version) pairs, sorted."""
+
+    variant: Literal["contract", "cpu", "plain", "cuda", "tensorrt"]
+    file: FileEntry
+    io: GraphIO
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset_imports: tuple[tuple[str, int], ...]
+    ops: tuple[tuple[str, int], ...] = ()  # histogram "domain::op" -> count, sorted
+
+
+class WeightTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tensor in a weight file; `offset` and `length` in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    length: int
+
+
+class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One weight file with its layout; which graph variants use it."""
+
+    file: FileEntry
+    variants: tuple[str, ...]
+    tensors: tuple[WeightTensor, ...]
+
+
+class Quantization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How linear weights are stored. method none = as `Dtypes.weights` says."""
+
+    method: Literal["none", "rtn"] = "none"
+    bits: Literal[4, 8] | None = None
+    block_size: int | None = None
+    symmetric: bool = True
+    accuracy_level: int | None = None
+    requantised: bool = False  # the source was itself quantised and its values were rounded again
+    excluded: tuple[str, ...] = ()
+
+
+class Dtypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Element types of activations, weights and logits."""
+
+    activations: str = "float32"
+    weights: str = "float32"
+    logits: str = "float32"
+
+
+class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tokenizer and template files in the bundle; None where the source has none."""
+
+    tokenizer: FileEntry | None = None
+    tokenizer_config: FileEntry | None = None
+    chat_template: FileEntry | None = None
+    generation_config: FileEntry | None = None
+    config: FileEntry | None = None
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hardware-specific engine built later from this bundle (outside the artefact id)."""
+
+    provider: str
+    device: str
+    key: str
+    files: tuple[FileEntry, ...] = ()
+
+
+class Producer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tool versions that decide the bytes."""
+
+    name: str = "ortloom"
+    version: str
+    packages: tuple[tuple[str, str], ...] = ()
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """manifest.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    op_contract_version: int = OP_CONTRACT_VERSION
+    producer: Producer
+    source: Source
+    task: Literal["generate", "embed", "classify", "rerank", "transcribe"] = "generate"
+    architecture: Architecture
+    dtypes: Dtypes = Dtypes()
+    quantization: Quantization = Quantization()
+    targets: tuple[str, ...] = ("cpu", "plain")
+    graphs: tuple[Graph, ...]
+    kv_groups: tuple[KVGroup, ...]
+    weights: tuple[WeightFile, ...]
+    tokenizer: TokenizerFiles = TokenizerFiles()
+    engines: tuple[Engine, ...] = ()
+    artefact_id: str = ""  # sha256 of the manifest with this field empty and engines left out
+
+    def graph(self, variant: str) -> Graph:
+        """The graph of a variant.
+
+        Raises:
+            ManifestError: the bundle has no such variant.
+        """
+        for graph in self.graphs:
+            if graph.variant == variant:
+                return graph
+        have = ", ".join(g.variant for g in self.graphs)
+        raise ManifestError(f"the bundle has no graph for target '{variant}' (it has: {have})")
+
+    def bytes_per_token(self) -> int:
+        """Bytes of KV cache one token needs over all layers."""
+        size = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+        total = 0
+        for group in self.kv_groups:
+            if group.shares_with is None:
+                width = group.kv_heads * (group.head_dim_k + group.head_dim_v)
+                total += len(group.layers) * width * size[group.dtype]
+        return total
+
+    def weight_bytes(self, variant: str) -> int:
+        """Bytes of weights that a variant maps (tied tensors are stored once)."""
+        return sum(w.file.size for w in self.weights if variant in w.variants)
+
+    def small_files(self) -> tuple[FileEntry, ...]:
+        """Files whose contents are hashed on every load."""
+        t = self.tokenizer
+        rest = (t.tokenizer, t.tokenizer_config, t.chat_template, t.generation_config, t.config)
+        return tuple(g.file for g in self.graphs) + tuple(f for f in rest if f is not None)
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON bytes."""
+        tree = msgspec.to_builtins(self)
+        return (json.dumps(tree, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode()
+
+    def sealed(self) -> "Manifest":
+        """A copy whose `artefact_id` is the hash of its own contents."""
+        bare = msgspec.structs.replace(self, artefact_id="", engines=())
+        digest = hashlib.sha256(bare.to_bytes()).hexdigest()
+        return msgspec.structs.replace(self, artefact_id=digest)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Manifest":
+        """Parse a manifest.
+
+        Raises:
+            ManifestError: not JSON, another schema version, or a field that does not fit.
+        """
+        try:
+            head = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ManifestError(f"{MANIFEST_NAME} is not valid JSON: {error}") from None
+        if not isinstance(head, dict):
+            raise ManifestError(f"{MANIFEST_NAME} is not a JSON object")
+        version = head.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ManifestError(
+                f"the bundle has manifest schema version {version!r}; this ortloom reads version "
+                f"{SCHEMA_VERSION}: export it again"
+            )
+        try:
+            manifest = msgspec.convert(head, cls)
+        except msgspec.ValidationError as error:
+            raise ManifestError(f"{MANIFEST_NAME} does not fit its schema: {error}") from None
+        if manifest.op_contract_version != OP_CONTRACT_VERSION:
+            raise ManifestError(
+                f"the bundle was written for op contract {manifest.op_contract_version}; this "
+                f"ortloom has {OP_CONTRACT_VERSION}: export it again"
+            )
+        if manifest.sealed().artefact_id != manifest.artefact_id:
+            raise ManifestError(f"{MANIFEST_NAME} was changed after export (artefact id differs)")
+        return manifest
+
+    @classmethod
+    def load(cls, folder: Path) -> "Manifest":
+        """Read and check a bundle folder.
+
+        Raises:
+            ManifestError: no manifest, unreadable, another version, or a changed or missing file.
+        """
+        if not folder.is_dir():
+            raise ManifestError(f"bundle folder '{folder}' does not exist")
+        try:
+            data = (folder / MANIFEST_NAME).read_bytes()
+        except FileNotFoundError:
+            raise ManifestError(f"'{folder}' is not a bundle: it has no {MANIFEST_NAME}") from None
+        except OSError as error:
+            raise ManifestError(f"cannot read {MANIFEST_NAME}: {error.strerror}") from None
+        manifest = cls.from_bytes(data)
+        for entry in manifest.small_files():
+            _check_contents(folder, entry)
+        for weight in manifest.weights:
+            _check_header(folder, weight)
+        return manifest
+
+    def verify_weights(self, folder: Path) -> None:
+        """Hash the contents of all weight files.
+
+        Raises:
+            ManifestError: a weight file's contents differ from the manifest.
+        """
+        for weight in self.weights:
+            _check_contents(folder, weight.file)
+
+
+def inside(folder: Path, path: str) -> Path:
+    """`folder / path`, refusing paths that leave the folder.
+
+    Raises:
+        ManifestError: absolute path, `..`, or a link to the outside.
+    """
+    if path.startswith("/") or "\\" in path or ".." in path.split("/"):
+        raise ManifestError(f"'{path}' points outside the bundle")
+    full = folder / path
+    if not full.resolve().is_relative_to(folder.resolve()):
+        raise ManifestError(f"'{path}' points outside the bundle")
+    return full
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's contents, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(folder: Path, entry: FileEntry) -> Path:
+    full = inside(folder, entry.path)
+    try:
+        size = full.stat().st_size
+    except OSError:
+        raise ManifestError(f"'{entry.path}' is missing from the bundle") from None
+    if size != entry.size:
+        raise ManifestError(f"'{entry.path}' has {size} bytes, the manifest says {entry.size}")
+    return full
+
+
+def _check_contents(folder: Path, entry: FileEntry) -> None:
+    if hash_file(_size(folder, entry)) != entry.sha256:
+        raise ManifestError(f"'{entry.path}' was changed after export (sha256 differs)")
+
+
+def weight_header(num_tensors: int) -> bytes:
+    """The first WEIGHT_ALIGNMENT bytes of a weight file."""
+    head = WEIGHT_MAGIC + WEIGHT_FORMAT_VERSION.to_bytes(4, "little")
+    return (head + num_tensors.to_bytes(4, "little")).ljust(WEIGHT_ALIGNMENT, b"\0")
+
+
+def _check_header(folder: Path, weight: WeightFile) -> None:
+    full = _size(folder, weight.file)
+    with full.open("rb") as file:
+        head = file.read(16)
+    if head != weight_header(len(weight.tensors))[:16]:
+        raise ManifestError(f"'{weight.file.path}' does not start with its weight header")
+    for tensor in weight.tensors:
+        if tensor.offset % WEIGHT_ALIGNMENT or tensor.offset + tensor.length > weight.file.size:
+            raise ManifestError(f"tensor '{tensor.name}' lies outside '{weight.file.path}'")

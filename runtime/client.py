@@ -1,0 +1,47 @@
+"""How a process reaches the engine: the `EngineClient` protocol."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from ortloom.runtime.messages import EngineOutput, EngineReady, EngineRequest, EngineStats
+
+
+class EngineClient(Protocol):
+    """Async access to one engine: ZmqClient (fronts), InProcessClient (LLM, tests)."""
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """None until the engine has run one decode step."""
+
+    @property
+    def dead(self) -> str | None:
+        """Why the engine is gone, or None while it lives."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """The newest numbers of the engine."""
+
+    async def start(self) -> None:
+        """Connect; returns at once, `ready` turns non-None later."""
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
+        """Outputs of one request up to its finish.
+
+        Closing or cancelling the iterator aborts the request. Outputs that are ready together may
+        come merged into one.
+
+        Raises:
+            InvalidRequest: the engine refuses the request (before the first output).
+            QueueFull: an admission limit is reached (before the first output).
+            EngineDead: the engine is gone.
+            RequestFailed: the request failed inside the engine.
+        """
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop requests; unknown ids are ignored."""
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget cached prefixes; False while any block is in use."""
+
+    async def close(self) -> None:
+        """Abort what is left and disconnect."""

@@ -1,0 +1,1 @@
+"""OpenAI request and response types and their handlers."""

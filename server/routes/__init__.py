@@ -1,0 +1,1 @@
+"""Route tables, one blueprint a file."""

@@ -1,0 +1,128 @@
+"""The configuration tree: built once from the command line and environment, never written back.
+
+Siblings do not know each other. Values the engine derives (block count, effective context) are
+returned in `EngineReady`, not stored here. Environment variables are read in this file only.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which bundle and how its context and defaults are read.
+
+    `max_model_len` None = the model's own limit, fitted down to the KV pool with a log line;
+    -1 = the same on purpose; else exact (start-up fails if one sequence does not fit).
+    """
+
+    bundle: str
+    served_model_names: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    max_model_len: int | None = None
+    generation_config: str = "auto"  # auto | vllm | a folder
+    override_generation_config: dict[str, object] = {}
+    max_logprobs: int = 20
+    logprobs_mode: Literal[
+        "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"
+    ] = "raw_logprobs"
+    skip_tokenizer_init: bool = False
+    seed: int = 0
+    verify: bool = False
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """KV cache sizing, in the order of precedence: num_blocks, kv_cache_memory_bytes, memory
+    fraction. All None / default = min(40 % of the memory the cgroup leaves,
+    max_num_seqs × max_model_len)."""
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    memory_fraction: float | None = None
+    enable_prefix_caching: bool = True
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one step and of admission. Lengths in tokens."""
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None  # None = 2048, raised to max_model_len unless chunked
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+
+
+class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Execution provider. `provider` auto picks by hardware; any other value never falls back.
+    `require` makes start-up fail unless auto picked that one. threads 0 = physical cores within
+    the affinity mask and cgroup quota."""
+
+    provider: Literal["auto", "tensorrt", "tensorrt_ep", "cuda", "cpu", "plain"] = "auto"
+    require: str | None = None
+    threads: int = 0
+
+
+class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The HTTP side of one front."""
+
+    host: str = "0.0.0.0"
+    port: int = 8000
+    uds: str | None = None
+    num_fronts: int = 1
+    api_keys: tuple[str, ...] = ()
+    root_path: str = ""
+    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    chat_template: str | None = None  # template text
+    chat_template_content_format: Literal["auto", "string", "openai"] = "auto"
+    trust_request_chat_template: bool = False
+    default_chat_template_kwargs: dict[str, object] = {}
+    response_role: str = "assistant"
+    return_tokens_as_token_ids: bool = False
+    enable_prompt_tokens_details: bool = False
+    enable_force_include_usage: bool = False
+    enable_request_id_headers: bool = False
+    enable_server_load_tracking: bool = False
+    sse_keep_alive_interval: float = 15.0
+    request_max_size: int = 16 * 1024 * 1024
+    max_header_count: int = 256
+    body_timeout: float = 60.0
+    head_timeout: float = 10.0
+    keep_alive_timeout: float = 75.0
+    send_timeout: float = 30.0
+    request_deadline: float = 3600.0
+    shutdown_timeout: float = 0.0
+    max_n: int = 16384
+    max_prompts: int = 1024
+    max_stop_strings: int = 4
+    max_bad_words: int = 128
+    max_new_tokens: int | None = None  # serving-side output ceiling
+    access_log: bool = True
+    access_log_skip: tuple[str, ...] = ()
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Logging and statistics."""
+
+    level: str = "INFO"
+    log_stats: bool = True
+    stats_interval: float = 10.0
+    log_requests: bool = False
+    max_log_len: int | None = None
+    debug_invariants: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole tree."""
+
+    model: ModelConfig
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    provider: ProviderConfig = ProviderConfig()
+    front: FrontConfig = FrontConfig()
+    log: LogConfig = LogConfig()
