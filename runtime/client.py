@@ -1,7 +1,7 @@
 """How a process reaches the engine: the `EngineClient` protocol."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ortloom.runtime.messages import EngineOutput, EngineReady, EngineRequest, EngineStats
 
@@ -37,11 +37,30 @@ class EngineClient(Protocol):
             RequestFailed: the request failed inside the engine.
         """
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """Stop requests; unknown ids are ignored."""
+    async def abort(
+        self,
+        request_ids: Sequence[str],
+        finish_reason: Literal["abort", "stop"] = "abort",
+    ) -> None:
+        """Stop requests; unknown ids are ignored.
+
+        Args:
+            request_ids: which.
+            finish_reason: stop = the caller found a stop string (counts as finished).
+        """
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget cached prefixes; False while any block is in use."""
+
+    async def fetch_stats(self) -> EngineStats:
+        """The engine's numbers of now, asked for.
+
+        Raises:
+            EngineDead: the engine is gone.
+        """
+
+    def mark_dead(self, reason: str) -> None:
+        """The engine is known to be gone: every reader gets EngineDead."""
 
     async def close(self) -> None:
         """Abort what is left and disconnect."""

@@ -25,10 +25,15 @@ class EngineRequest(msgspec.Struct, tag="request", omit_defaults=True):
     cache_salt: str | None = None
 
 
-class EngineAbort(msgspec.Struct, tag="abort"):
-    """Stop these requests and give their blocks back; unknown ids are ignored."""
+class EngineAbort(msgspec.Struct, tag="abort", omit_defaults=True):
+    """Stop these requests and give their blocks back; unknown ids are ignored.
+
+    `finish_reason` stop = the caller found a stop string: the engine counts the request as
+    finished, not as given up.
+    """
 
     request_ids: list[str]
+    finish_reason: Literal["abort", "stop"] = "abort"
 
 
 class EngineControl(msgspec.Struct, tag="control", omit_defaults=True):

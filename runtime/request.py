@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ortloom.runtime.block_hash import BlockHash
 from ortloom.runtime.messages import FinishReason, RequestTimes, TokenLogprobs
 from ortloom.runtime.sampling_params import SamplingParams
 
@@ -40,14 +41,17 @@ class Request:
     arrival_time: float = 0.0
     cache_salt: str | None = None
     client_id: bytes = b""
+    serial: int = 0  # admission number, breaks ties of arrival
     seed: int = 0  # resolved: the request's own, or drawn at admission
     status: RequestStatus = RequestStatus.WAITING
     token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prefix-cache hits of the first scheduling
     num_preemptions: int = 0
+    prefilled: bool = False  # the whole prompt was computed once
     block_ids: list[int] = field(default_factory=list)
-    block_hashes: list[bytes] = field(default_factory=list)
+    num_committed_blocks: int = 0  # leading blocks of the table that are published to the cache
+    block_hashes: list[BlockHash] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
@@ -71,6 +75,11 @@ class Request:
     def num_output_tokens(self) -> int:
         """Generated tokens so far."""
         return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def finished(self) -> bool:
+        """True once the request can produce nothing more."""
+        return self.finish_reason is not None
 
     @property
     def output_token_ids(self) -> list[int]:

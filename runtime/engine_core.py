@@ -1,0 +1,352 @@
+"""The engine's loop: messages in, steps, messages out. No sockets, no text, no model details."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ortloom.config import Config
+from ortloom.errors import CapacityError, EngineDead, RequestError
+from ortloom.runtime import invariants
+from ortloom.runtime.admission import Admission
+from ortloom.runtime.block_pool import BlockPool
+from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
+from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.messages import (
+    ClientMessage,
+    EngineAbort,
+    EngineControl,
+    EngineMessage,
+    EngineOutput,
+    EngineOutputs,
+    EngineReady,
+    EngineReply,
+    EngineRequest,
+)
+from ortloom.runtime.policies import load_policy
+from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
+from ortloom.runtime.stats_log import StatsLog
+from ortloom.runtime.step_limits import StepLimits
+
+log = logging.getLogger("ortloom.engine")
+
+DEFAULT_BATCHED_TOKENS = 2048
+STATS_INTERVAL = 1.0
+"""Seconds between numbers for clients that get no outputs, and between looks for lost clients."""
+
+VALIDATION_POLL = 0.002
+STALL_POLL = 0.01
+
+
+class EngineCore:
+    """One engine over one runner.
+
+    Args:
+        config: the tree.
+        runner: loaded and warm.
+        clock: monotonic seconds.
+
+    Raises:
+        ConfigError: limits that contradict each other or the model.
+    """
+
+    def __init__(
+        self, config: Config, runner: Runner, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.runner = runner
+        self.clock = clock
+        sched = config.scheduler
+        tokens = sched.max_num_batched_tokens
+        if tokens is None:
+            tokens = DEFAULT_BATCHED_TOKENS
+            if not sched.enable_chunked_prefill:
+                tokens = max(tokens, runner.max_model_len)
+        limits = StepLimits(
+            max_num_seqs=sched.max_num_seqs,
+            max_num_batched_tokens=tokens,
+            chunked_prefill=sched.enable_chunked_prefill,
+            long_prefill_token_threshold=sched.long_prefill_token_threshold,
+            max_model_len=runner.max_model_len,
+        )
+        self.pool = BlockPool(runner.num_blocks)
+        caching = config.cache.enable_prefix_caching
+        kv = KVCacheManager(self.pool, runner.block_size, caching)
+        self.scheduler = Scheduler(limits, load_policy(sched.policy), kv, clock)
+        self._admission = Admission(
+            self.scheduler,
+            max_model_len=runner.max_model_len,
+            vocab_size=runner.vocab_size,
+            max_logprobs=config.model.max_logprobs,
+            max_num_queued_reqs=sched.max_num_queued_reqs,
+            max_num_queued_tokens=sched.max_num_queued_tokens,
+            seed=config.model.seed,
+        )
+        self.ready = EngineReady(
+            max_model_len=runner.max_model_len,
+            vocab_size=runner.vocab_size,
+            block_size=runner.block_size,
+            num_blocks=runner.num_blocks,
+            kv_cache_bytes=runner.kv_cache_bytes,
+            max_num_seqs=sched.max_num_seqs,
+            max_num_batched_tokens=tokens,
+            enable_prefix_caching=caching,
+            provider=runner.provider_report,
+            cache_config={**runner.cache_config, "prefix_caching_hash_algo": "sha256"},
+            notices=list(runner.notices),
+            engine_pid=os.getpid(),
+        )
+        self._debug = config.log.debug_invariants
+        self._stats_log: StatsLog | None = None
+        if config.log.log_stats:
+            self._stats_log = StatsLog(config.log.stats_interval, clock())
+        self._stopping = False
+        self._clients: dict[bytes, bool] = {}  # every client heard of -> wants stats
+        self._messages: list[tuple[bytes, EngineMessage]] = []
+        self._undelivered: dict[bytes, list[str]] = {}
+        self._validator: ThreadPoolExecutor | None = None
+        self._validating: dict[str, tuple[bytes, EngineRequest, Future[None]]] = {}
+        self._last_broadcast = 0.0
+        self._announce = False  # numbers changed outside a step
+        self._was_busy = False
+
+    # ---- the loop
+
+    def run(self, inbox: Inbox, outbox: Outbox) -> None:
+        """Serve until `stop`; then end all requests.
+
+        Raises:
+            EngineDead: the runner cannot compute any more.
+        """
+        try:
+            while not self._stopping:
+                for client_id, message in inbox.drain(self._patience()):
+                    self.apply(client_id, message)
+                self.step()
+                self.flush(outbox)
+            self.scheduler.abort(list(self.scheduler.requests))
+        finally:
+            self.scheduler.fail(list(self.scheduler.requests.values()))
+            self.flush(outbox)
+            if self._validator is not None:
+                self._validator.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Leave the loop after the step in progress.
+
+        Safe from signal handlers and other threads; wake the inbox afterwards.
+        """
+        self._stopping = True
+
+    def _patience(self) -> float | None:
+        """Seconds the inbox may wait."""
+        if self._stopping or self._messages or self._announce:
+            return 0.0
+        if self._validating:
+            return 0.0 if self._was_busy else VALIDATION_POLL
+        if self.scheduler.has_work:
+            return 0.0 if self._was_busy else STALL_POLL
+        return STATS_INTERVAL if self._undelivered else None
+
+    # ---- messages
+
+    def apply(self, client_id: bytes, message: ClientMessage) -> None:
+        """Take one message; answers wait for `flush`."""
+        self._clients.setdefault(client_id, False)
+        match message:
+            case EngineRequest():
+                self._request(client_id, message)
+            case EngineAbort():
+                self._abort(message)
+            case EngineControl():
+                self._control(client_id, message)
+
+    def lose_client(self, client_id: bytes, *, connected: bool = False) -> None:
+        """A client is gone or does not read: end its requests and give their blocks back.
+
+        Args:
+            client_id: whose.
+            connected: it is there but stopped reading; it is told once it reads again.
+        """
+        self._clients.pop(client_id, None)
+        lost = [r.request_id for r in self.scheduler.requests.values() if r.client_id == client_id]
+        lost += [i for i, (owner, _, _) in self._validating.items() if owner == client_id]
+        if lost:
+            log.info("client %s is gone: %d requests end", client_id.hex()[:8], len(lost))
+            self._abort(EngineAbort(lost))
+            self._announce = True
+            if connected:
+                self._undelivered.setdefault(client_id, []).extend(lost)
+
+    def _request(self, client_id: bytes, message: EngineRequest) -> None:
+        if message.request_id in self._validating:
+            error = RequestError(f"request id '{message.request_id}' is in use.", "request_id")
+            self._refuse(client_id, message, error)
+        elif message.sampling.structured_output is None:
+            self._admit(client_id, message, validated=False)
+        else:
+            # Compiling a grammar may take longer than many steps: others must not wait for it.
+            if self._validator is None:
+                self._validator = ThreadPoolExecutor(1, thread_name_prefix="ortloom-validate")
+            future = self._validator.submit(self.runner.validate, message)
+            self._validating[message.request_id] = (client_id, message, future)
+
+    def _admit_validated(self) -> None:
+        done = [item for item in self._validating.items() if item[1][2].done()]
+        for request_id, (client_id, message, future) in done:
+            del self._validating[request_id]
+            error = future.exception()
+            if error is None:
+                self._admit(client_id, message, validated=True)
+            elif isinstance(error, Exception):
+                self._refuse(client_id, message, error)
+
+    def _admit(self, client_id: bytes, message: EngineRequest, *, validated: bool) -> None:
+        try:
+            request = self._admission.admit(message, client_id, len(self._validating))
+            if not validated:
+                self.runner.validate(message)
+        except Exception as error:
+            self._refuse(client_id, message, error)
+        else:
+            self.scheduler.add(request)
+
+    def _refuse(self, client_id: bytes, message: EngineRequest, error: Exception) -> None:
+        output = EngineOutput(message.request_id, finish_reason="error", error=str(error))
+        if isinstance(error, CapacityError):
+            output.error_kind = "capacity"
+            self.scheduler.counters.admission_rejections += 1
+        elif isinstance(error, RequestError):
+            output.error_kind = "invalid"
+            output.error_param = error.param
+        else:
+            log.error("admission of %s failed", message.request_id, exc_info=error)
+            output.error_kind = "internal"
+            output.error = REQUEST_FAILED
+        self._post(client_id, EngineOutputs([output], self.scheduler.stats(), self.clock()))
+
+    def _abort(self, message: EngineAbort) -> None:
+        for request_id in message.request_ids:
+            pending = self._validating.pop(request_id, None)
+            if pending is not None:
+                pending[2].cancel()
+                output = EngineOutput(request_id, finish_reason=message.finish_reason)
+                self._post(pending[0], EngineOutputs([output], None, self.clock()))
+        self.scheduler.abort(message.request_ids, message.finish_reason)
+
+    def _control(self, client_id: bytes, message: EngineControl) -> None:
+        reply = EngineReply(message.call_id)
+        match message.method:
+            case "hello":
+                self._clients[client_id] = True
+                self._post(client_id, self.ready)
+            case "reset_prefix_cache":
+                reply.success = self.scheduler.reset_prefix_cache(message.reset_running_requests)
+            case "stats":
+                reply.stats = self.scheduler.stats()
+            case "server_info":
+                reply.info = _info(self.ready)
+        self._post(client_id, reply)
+
+    def _post(self, client_id: bytes, message: EngineMessage) -> None:
+        self._messages.append((client_id, message))
+
+    # ---- steps
+
+    def step(self) -> None:
+        """Run one step if there is anything to compute.
+
+        Raises:
+            EngineDead: the step failed and so did a trial step after it.
+        """
+        # First, so that an id that is used again is not mistaken for its ended predecessor.
+        self._forget_finished()
+        if self._validating:
+            self._admit_validated()
+        plan = self.scheduler.schedule()
+        self._was_busy = plan is not None
+        if plan is not None:
+            try:
+                self.scheduler.update(plan, self.runner.execute(plan))
+            except Exception:
+                log.exception("a step failed: its %d requests end", len(plan.scheduled))
+                self.scheduler.fail([item.request for item in plan.scheduled])
+                self._try_runner()
+        self._forget_finished()
+        if self._debug and not self.scheduler.running:
+            invariants.check(self.pool, self.scheduler)
+
+    def _forget_finished(self) -> None:
+        for request_id in self.scheduler.take_finished_ids():
+            self.runner.remove(request_id)
+
+    def _try_runner(self) -> None:
+        """Find out whether the requests or the runner failed: a dead engine must not look alive.
+
+        What the caches hold after a failed step is not known, so all of it is dropped and requests
+        that live recompute. The trial step then touches nobody's data.
+        """
+        self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        try:
+            self.runner.warm_up()
+        except Exception as error:
+            log.exception("the trial step after a failed step failed too")
+            raise EngineDead("the model can no longer be run") from error
+
+    def flush(self, outbox: Outbox) -> None:
+        """Send answers and outputs. A client that cannot take its own loses its requests."""
+        now = self.clock()
+        messages, self._messages = self._messages, []
+        outputs = self.scheduler.take_outputs()
+        stats = self.scheduler.stats() if outputs else None
+        for client, items in outputs.items():
+            if client in self._clients:
+                messages.append((client, EngineOutputs(items, stats, now)))
+        due = self._announce or now - self._last_broadcast >= STATS_INTERVAL
+        if due or (messages and not self.scheduler.has_work):
+            messages += self._broadcast(now)
+        lost: dict[bytes, Delivery] = {}
+        for client, message in messages:
+            if client not in lost and (result := outbox.send(client, message)) != "sent":
+                lost[client] = result
+        for client, result in lost.items():
+            self.lose_client(client, connected=result == "full")
+        if due and self._undelivered:
+            self._retry_undelivered(outbox, now)
+
+    def _broadcast(self, now: float) -> list[tuple[bytes, EngineMessage]]:
+        """Numbers for every client; also finds clients that died while their requests wait."""
+        self._last_broadcast = now
+        self._announce = False
+        stats = self.scheduler.stats()
+        if self._stats_log is not None:
+            self._stats_log.note(stats, now)
+        update = EngineOutputs([], stats, now)
+        owners = {r.client_id for r in self.scheduler.requests.values()}
+        wanting = {client for client, wants in self._clients.items() if wants}
+        return [(client, update) for client in owners | wanting]
+
+    def _retry_undelivered(self, outbox: Outbox, now: float) -> None:
+        """A client that did not read and reads again must hear that its requests ended."""
+        text = "The client stopped reading, so its requests were ended."
+        for client, request_ids in list(self._undelivered.items()):
+            ends = [
+                EngineOutput(i, finish_reason="error", error=text, error_kind="internal")
+                for i in request_ids
+            ]
+            if outbox.send(client, EngineOutputs(ends, None, now)) != "full":
+                del self._undelivered[client]
+
+
+def _info(ready: EngineReady) -> dict[str, str]:
+    return {
+        "engine_pid": str(ready.engine_pid),
+        "provider": ready.provider.name,
+        "graph_variant": ready.provider.graph_variant,
+        "provider_detail": ready.provider.detail,
+        "max_model_len": str(ready.max_model_len),
+        "num_blocks": str(ready.num_blocks),
+        "block_size": str(ready.block_size),
+        "kv_cache_bytes": str(ready.kv_cache_bytes),
+        **{f"losing.{name}": reason for name, reason in ready.provider.losing.items()},
+    }

@@ -1,0 +1,132 @@
+"""The engine process: `python -m ortloom.runtime.engine_process --address ipc://... --config FILE`.
+
+It binds the address, loads the model, runs one decode step, then answers hello with EngineReady.
+The configuration is JSON in a file, or on standard input with `--config -`. A start-up error is
+one line on standard error and the error's exit code; clients that are connected get it too.
+SIGTERM and SIGINT end all requests and exit 0. On Linux the kernel ends this process with its
+parent.
+"""
+
+import argparse
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from ortloom import logs
+from ortloom.config import Config
+from ortloom.errors import ConfigError, OrtloomError
+from ortloom.runtime.engine_core import EngineCore
+from ortloom.runtime.engine_protocols import Runner
+from ortloom.runtime.zmq_endpoint import ZmqEndpoint
+
+log = logging.getLogger("ortloom.engine")
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing happens)."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def load_runner(config: Config) -> Runner:
+    """The real ModelRunner; imported late so that importing this module stays cheap."""
+    from ortloom.runtime.model_runner import ModelRunner
+
+    return ModelRunner.load(config)
+
+
+def serve(
+    config: Config, address: str, runner_factory: Callable[[Config], Runner] = load_runner
+) -> int:
+    """Run the engine until a signal; returns the exit code.
+
+    Args:
+        config: the tree.
+        address: where clients connect.
+        runner_factory: makes the runner.
+    """
+    endpoint = ZmqEndpoint(address)
+    gc.disable()
+    try:
+        runner = runner_factory(config)
+        runner.warm_up()
+        core = EngineCore(config, runner)
+    except Exception as error:
+        return _fail(endpoint, error, "the engine could not start")
+    finally:
+        gc.enable()
+    gc.freeze()  # what loading made lives for ever: the collector need not look at it again
+    _stop_on_signals(core, endpoint)
+    try:
+        core.run(endpoint, endpoint)
+    except Exception as error:
+        return _fail(endpoint, error, "the engine failed")
+    endpoint.close()
+    return 0
+
+
+def _fail(endpoint: ZmqEndpoint, error: Exception, what: str) -> int:
+    expected = isinstance(error, OrtloomError)
+    text = str(error) if expected else f"{what} ({type(error).__name__}: {error})"
+    print(f"ortloom: error: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    log.debug("%s", what, exc_info=error)
+    endpoint.report_failure(text if expected else what)
+    endpoint.close()
+    return error.exit_code if isinstance(error, OrtloomError) else 1
+
+
+def _stop_on_signals(core: EngineCore, endpoint: ZmqEndpoint) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        core.stop()
+
+    signal.set_wakeup_fd(endpoint.wake_fd, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def read_config(path: str) -> Config:
+    """The configuration of a file, or of standard input for `-`.
+
+    Raises:
+        ConfigError: unreadable, or it does not fit.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return msgspec.json.decode(data, type=Config)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"cannot read the engine's configuration: {error}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry of the process."""
+    parser = argparse.ArgumentParser(prog="ortloom-engine", description="One ortloom engine.")
+    parser.add_argument("--address", required=True, help="ZeroMQ address to bind, ipc://PATH")
+    parser.add_argument("--config", default="-", help="JSON file, or - for standard input")
+    options = parser.parse_args(arguments)
+    die_with_parent()
+    try:
+        config = read_config(options.config)
+    except ConfigError as error:
+        print(f"ortloom: error: {error}", file=sys.stderr)
+        return error.exit_code
+    logs.set_up(config.log.level, "engine")
+    return serve(config, options.address)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

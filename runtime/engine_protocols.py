@@ -1,0 +1,73 @@
+"""What EngineCore needs around it: a runner below, an inbox and an outbox beside."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+from ortloom.runtime.messages import ClientMessage, EngineMessage, EngineRequest, ProviderReport
+from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
+
+Delivery = Literal["sent", "full", "gone"]
+"""What became of a message; full = the client is connected but does not read."""
+
+
+class Runner(Protocol):
+    """What the loop needs of a ModelRunner."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Usable KV blocks, the null block not counted."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits columns."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Context in tokens."""
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """Memory of the pools."""
+
+    @property
+    def provider_report(self) -> ProviderReport:
+        """Who computes."""
+
+    @property
+    def cache_config(self) -> dict[str, str]:
+        """Cache settings as text, for vllm:cache_config_info."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Lines worth showing at start-up."""
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute one step."""
+
+    def remove(self, request_id: str) -> None:
+        """Drop what is kept for a request."""
+
+    def warm_up(self) -> None:
+        """Run one decode step in block 1, which nobody holds then."""
+
+    def validate(self, request: EngineRequest) -> None:
+        """Refuse what the model side cannot do."""
+
+
+class Inbox(Protocol):
+    """Where messages come from."""
+
+    def drain(self, timeout: float | None) -> Iterable[tuple[bytes, ClientMessage]]:
+        """(client, message) pairs that are there, waiting up to `timeout` seconds for the first
+        (None = until one comes or the engine is told to stop)."""
+
+
+class Outbox(Protocol):
+    """Where messages go."""
+
+    def send(self, client_id: bytes, message: EngineMessage) -> Delivery:
+        """Send without waiting."""

@@ -1,0 +1,252 @@
+"""Executes the scheduler's plans: inputs, graph calls, sampling.
+
+Owns the session, the KV pools and the sampler; knows nothing of queues, clients or text. The
+attributes are fixed once loaded.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortloom.config import Config
+from ortloom.errors import InvalidRequest
+from ortloom.models.manifest import Manifest, inside
+from ortloom.runtime import machine
+from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
+from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
+from ortloom.runtime.kv_pools import pool_specs
+from ortloom.runtime.messages import EngineRequest, ProviderReport
+from ortloom.runtime.model_inputs import InputBuilder, Segment
+from ortloom.runtime.providers.select import select
+from ortloom.runtime.request import Request
+from ortloom.runtime.sampler import NOT_FINITE, Sampler
+from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.runtime.scheduler_output import (
+    ModelRunnerOutput,
+    RowResult,
+    ScheduledRequest,
+    SchedulerOutput,
+)
+from ortloom.runtime.session import MAX_LOGITS_ROWS, OrtSession
+from ortloom.runtime.structured_output import GrammarCompiler
+from ortloom.runtime.weight_pages import drop_clean_pages
+
+_PROFILE_BLOCKS = 2
+
+
+class ModelRunner:
+    """A loaded model. Made by `load`.
+
+    Attributes:
+        num_blocks: usable KV blocks, ids 1 .. num_blocks.
+        block_size: tokens a block.
+        vocab_size: V, columns of the logits.
+        max_model_len: context length in tokens after fitting.
+        kv_cache_bytes: size of the pools, the null block included.
+        provider_report: what runs and why the others do not.
+        notices: lines a user must see at start-up.
+        cache_config: the cache's settings as text, for vllm:cache_config_info.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        manifest: Manifest,
+        session: OrtSession,
+        max_call_tokens: int,
+        provider_report: ProviderReport,
+    ) -> None:
+        graph = manifest.graph(provider_report.graph_variant)
+        tokenizer = manifest.tokenizer.tokenizer
+        folder = Path(config.model.bundle)
+        tokenizer_file = None if tokenizer is None else inside(folder, tokenizer.path)
+        self.vocab_size = manifest.architecture.vocab_size
+        self.block_size = config.cache.block_size
+        self.provider_report = provider_report
+        self.num_blocks = 0
+        self.max_model_len = 0
+        self.kv_cache_bytes = 0
+        self.notices: list[str] = []
+        self.cache_config: dict[str, str] = {}
+        self._weight_files = [inside(folder, weight.file.path) for weight in manifest.weights]
+        self._max_logprobs = config.model.max_logprobs
+        self._max_call_tokens = max_call_tokens
+        self._session = session
+        self._builder = InputBuilder(self.block_size, graph.io.positions_rows)
+        self._grammars = GrammarCompiler(
+            tokenizer_file, self.vocab_size, manifest.architecture.eos_token_ids
+        )
+        self._sampler = Sampler(self.vocab_size, config.model.logprobs_mode, self._grammars)
+
+    @classmethod
+    def load(cls, config: Config) -> "ModelRunner":
+        """Open the bundle, choose the provider, size and bind the KV pools.
+
+        Raises:
+            ManifestError: the folder is no usable bundle.
+            ProviderUnavailable: the provider asked for cannot run here.
+            ConfigError: KV cache or context settings that do not fit.
+        """
+        check_block_size(config.cache.block_size)
+        folder = Path(config.model.bundle)
+        manifest = Manifest.load(folder)
+        if config.model.verify:
+            manifest.verify_weights(folder)
+        selection = select(config.provider, manifest)
+        provider = selection.provider
+        graph = manifest.graph(provider.graph_variant)
+        specs = pool_specs(graph)
+        threads = config.provider.threads or machine.default_threads()
+        session = OrtSession(provider, manifest, folder, graph, threads)
+        report = selection.report
+        report.detail = f"{report.detail}, {threads} threads"
+        runner = cls(config, manifest, session, provider.max_call_tokens, report)
+
+        size = config.cache.block_size
+        session.bind_pools(specs, provider.allocate_kv(specs, _PROFILE_BLOCKS, size))
+        scheduler = config.scheduler
+        step_tokens = min(provider.max_call_tokens, scheduler.max_num_batched_tokens or 2048)
+        activations = 0
+        if config.cache.num_blocks is None and config.cache.kv_cache_memory_bytes is None:
+            activations = activation_bytes(runner._run_prompt, step_tokens)
+        activations += min(MAX_LOGITS_ROWS, scheduler.max_num_seqs) * runner.vocab_size * 4
+        block_bytes = size * sum(spec.bytes_per_token() for spec in specs)
+        cache = config.cache
+        demand = KVDemand(
+            block_size=size,
+            block_bytes=block_bytes,
+            model_max_len=manifest.architecture.max_position_embeddings,
+            asked_max_len=config.model.max_model_len,
+            max_num_seqs=scheduler.max_num_seqs,
+            num_blocks=cache.num_blocks,
+            memory_bytes=cache.kv_cache_memory_bytes,
+            memory_fraction=cache.memory_fraction,
+        )
+        plan = plan_kv(demand, provider.free_memory(), activations)
+        session.bind_pools(specs, provider.allocate_kv(specs, plan.num_blocks, size))
+        runner.num_blocks = plan.num_blocks
+        runner.max_model_len = plan.max_model_len
+        runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
+        runner.notices = [*provider.notices(), *plan.notices]
+        runner.cache_config = {
+            "block_size": str(size),
+            "cache_dtype": specs[0].dtype if specs else "auto",
+            "enable_prefix_caching": str(cache.enable_prefix_caching),
+            "gpu_memory_utilization": str(cache.memory_fraction),
+            "kv_cache_memory_bytes": str(runner.kv_cache_bytes),
+            "num_gpu_blocks": str(plan.num_blocks),
+            "num_gpu_blocks_override": str(cache.num_blocks),
+            "kv_cache_source": plan.source,
+        }
+        return runner
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step.
+
+        Raises:
+            EngineError: the graph failed; the state of the cache is then unknown.
+        """
+        results = [RowResult() for _ in plan.scheduled]
+        for segments in graph_calls(plan.scheduled, self._max_call_tokens, MAX_LOGITS_ROWS):
+            inputs = self._builder.build(segments)
+            logits = self._session.run(inputs)
+            if inputs.num_rows:
+                self._read(plan.scheduled, segments, logits, results)
+        return ModelRunnerOutput(results)
+
+    def _read(
+        self,
+        scheduled: list[ScheduledRequest],
+        segments: list[Segment],
+        logits: NDArray[np.float32],
+        results: list[RowResult],
+    ) -> None:
+        """Turn the rows of one call into tokens and prompt logprobs."""
+        rows: list[int] = []
+        indices: list[int] = []
+        row = 0
+        for segment in segments:
+            item = scheduled[segment.index]
+            stop = row + segment.num_rows
+            end = segment.start + segment.num_tokens
+            if segment.num_rows and wants_prompt_logprobs(item):
+                self._add_prompt_entries(segment, logits[row:stop], results[segment.index])
+            if item.samples and end == item.start + item.num_tokens:
+                rows.append(stop - 1)
+                indices.append(segment.index)
+            row = stop
+        if not rows:
+            return
+        picked = logits if len(rows) == row else logits[rows]
+        requests = [scheduled[index].request for index in indices]
+        for index, result in zip(indices, self._sampler.sample(picked, requests), strict=True):
+            result.prompt_logprobs = results[index].prompt_logprobs
+            result.error = result.error or results[index].error
+            results[index] = result
+
+    def _add_prompt_entries(
+        self, segment: Segment, logits: NDArray[np.float32], result: RowResult
+    ) -> None:
+        request = segment.request
+        first = segment.start + segment.num_tokens - segment.num_rows
+        last = min(segment.start + segment.num_tokens, request.num_prompt_tokens - 1)
+        targets = request.prompt_token_ids[first + 1 : last + 1]
+        rows = logits[: len(targets)]
+        if not np.isfinite(rows.max(axis=1)).all():
+            result.error = NOT_FINITE
+            return
+        num_top = request.sampling.prompt_logprobs or 0
+        result.prompt_logprobs += self._sampler.prompt_logprobs(rows, targets, num_top)
+
+    def remove(self, request_id: str) -> None:
+        """Forget what is kept of a request; unknown ids are ignored."""
+        self._sampler.remove(request_id)
+
+    def validate(self, request: EngineRequest) -> None:
+        """Check a request before it is admitted.
+
+        Raises:
+            InvalidRequest: token ids outside the vocabulary, parameters out of range, or a
+                constraint that cannot be compiled or satisfied.
+        """
+        ids = request.prompt_token_ids
+        if not ids:
+            raise InvalidRequest("The prompt must not be empty.", "prompt")
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
+            raise InvalidRequest(
+                f"The prompt contains a token id outside the vocabulary of {self.vocab_size}.",
+                "prompt",
+            )
+        request.sampling.validated(self.vocab_size, self._max_logprobs)
+        if request.sampling.structured_output is not None:
+            self._grammars.compile(request.sampling.structured_output)
+
+    def warm_up(self) -> None:
+        """A prefill and a decode step in block 1, before any request owns it."""
+        request = Request("warm-up", [0] * 4, SamplingParams(temperature=0.0), 8)
+        for start, count in ((0, 4), (4, 1)):
+            item = ScheduledRequest(request, start, count, True, [1])
+            result = self.execute(SchedulerOutput([item])).rows[0]
+            request.token_ids.append(result.token_id or 0)
+        self.remove(request.request_id)
+        self.trim()
+
+    def trim(self) -> int:
+        """Let go of weight pages that are resident without need; for idle moments.
+
+        Returns:
+            Bytes given back.
+        """
+        return drop_clean_pages(self._weight_files)
+
+    def _run_prompt(self, num_tokens: int) -> None:
+        """One graph call over a prompt of `num_tokens`, for the profile run."""
+        request = Request("profile", [0] * num_tokens, SamplingParams(), num_tokens)
+        blocks = list(range(1, _PROFILE_BLOCKS + 1))
+        segment = Segment(0, request, 0, num_tokens, 1, blocks)
+        self._session.run(self._builder.build([segment]))
+
+    def close(self) -> None:
+        """Let go of the session and the pools."""
+        del self._session

@@ -1,0 +1,86 @@
+"""Client side of one request: outputs that arrived and were not read yet."""
+
+import asyncio
+
+from ortloom.errors import (
+    EngineError,
+    InvalidRequest,
+    OrtloomError,
+    QueueFull,
+    RequestFailed,
+)
+from ortloom.runtime.messages import EngineOutput
+
+
+def merge(older: EngineOutput, newer: EngineOutput) -> EngineOutput:
+    """One output that says what two said; `older` is changed and returned."""
+    older.new_token_ids = older.new_token_ids + newer.new_token_ids
+    if newer.logprobs is not None:
+        older.logprobs = (older.logprobs or []) + newer.logprobs
+    if newer.prompt_logprobs is not None:
+        older.prompt_logprobs = newer.prompt_logprobs
+    older.finish_reason = newer.finish_reason
+    older.stop_reason = newer.stop_reason
+    older.num_cached_tokens = newer.num_cached_tokens
+    older.num_preemptions = newer.num_preemptions
+    if newer.times is not None:
+        older.times = newer.times
+    older.error = newer.error
+    older.error_kind = newer.error_kind
+    older.error_param = newer.error_param
+    return older
+
+
+def error_of(output: EngineOutput) -> OrtloomError | None:
+    """The exception a failed output stands for."""
+    if output.finish_reason != "error":
+        return None
+    text = output.error or "The request failed inside the engine."
+    if output.error_kind == "invalid":
+        return InvalidRequest(text, output.error_param)
+    if output.error_kind == "capacity":
+        return QueueFull(text)
+    return RequestFailed(text)
+
+
+class OutputStream:
+    """A one-place mailbox: outputs that are not read in time are merged, so a slow reader costs
+    memory for its tokens only. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._output: EngineOutput | None = None
+        self._error: EngineError | None = None
+        self._news = asyncio.Event()
+        self.ended = False
+
+    def push(self, output: EngineOutput) -> None:
+        """Add an output."""
+        self._output = output if self._output is None else merge(self._output, output)
+        self._news.set()
+
+    def fail(self, error: EngineError) -> None:
+        """End the stream with an error once what arrived before is read."""
+        self._error = error
+        self._news.set()
+
+    async def next(self) -> EngineOutput:
+        """The next output; `ended` is True once it was the last.
+
+        Raises:
+            InvalidRequest: the engine refuses the request.
+            QueueFull: an admission limit is reached.
+            RequestFailed: the request failed inside the engine.
+            EngineDead: the engine is gone.
+        """
+        await self._news.wait()
+        if self._output is None:
+            self.ended = True
+            raise self._error or RequestFailed("The stream ended.")
+        output, self._output = self._output, None
+        if self._error is None:
+            self._news.clear()
+        error = error_of(output)
+        self.ended = output.finish_reason is not None
+        if error is not None:
+            raise error
+        return output

@@ -1,0 +1,53 @@
+"""The CPU provider: ONNX Runtime's CPU kernels with our op library."""
+
+import os
+
+import onnxruntime as ort
+
+from ortloom.errors import KernelUnavailable
+from ortloom.kernels import load
+from ortloom.kernels.isa import ISA_ALIAS_VARIABLE, ISA_VARIABLE
+from ortloom.models.manifest import Manifest
+from ortloom.runtime.providers.gpu_probe import missing_graph
+from ortloom.runtime.providers.host_options import host_session_options
+from ortloom.runtime.providers.plain import PlainProvider
+
+
+class CpuProvider(PlainProvider):
+    """The cpu graph with the registered op library."""
+
+    name = "cpu"
+    graph_variant = "cpu"
+    max_call_tokens = 512
+
+    def available(self, manifest: Manifest | None) -> str | None:
+        """Needs a cpu graph, and an op library that loads and passes its self-test.
+
+        Raises:
+            KernelUnavailable: an instruction-set tier is forced and cannot be had; a forced tier
+                fails closed, so no other provider may take over.
+        """
+        missing = missing_graph(manifest, self.graph_variant)
+        if missing is not None:
+            return missing
+        try:
+            load.self_test()
+        except KernelUnavailable as error:
+            if os.environ.get(ISA_VARIABLE) or os.environ.get(ISA_ALIAS_VARIABLE):
+                raise
+            return str(error)
+        return None
+
+    def session_options(self, manifest: Manifest, threads: int) -> ort.SessionOptions:
+        """Host options with the op library registered."""
+        options = host_session_options(threads)
+        load.register(options)
+        return options
+
+    def detail(self) -> str:
+        """Instruction-set tier of our ops; linears still run on ONNX Runtime's own kernels."""
+        return f"onnxruntime {ort.__version__}, ortloom ops on {load.isa_tier()}"
+
+    def notices(self) -> list[str]:
+        """None."""
+        return []

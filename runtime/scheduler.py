@@ -1,0 +1,355 @@
+"""Which tokens of which requests are computed in the next step, and what a step's result means.
+
+There are no phases. A request knows how many tokens it has and how many are computed; a step hands
+out a budget of tokens, first to running requests, then to waiting ones. Prefill, chunked prefill,
+prefix hits, decode and the recompute after a preemption are all "compute the next n known tokens".
+
+Requests are served in the policy's rank order. If a running request needs a block and none is
+free, the worst-ranked running request gives all of its blocks up and waits again with the tokens
+it has. Since the rank is total and constant, the best-ranked request always advances.
+
+This module does not know model inputs, sampling arithmetic or sockets.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from ortloom.runtime.block_pool import Block
+from ortloom.runtime.engine_counters import EngineCounters
+from ortloom.runtime.finish_rules import STATUS_OF, check_finish
+from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.messages import (
+    EngineOutput,
+    EngineStats,
+    FinishReason,
+    RequestTimes,
+    TokenLogprobs,
+)
+from ortloom.runtime.policies import SchedulingPolicy
+from ortloom.runtime.request import Request, RequestStatus
+from ortloom.runtime.scheduler_output import (
+    ModelRunnerOutput,
+    RowResult,
+    ScheduledRequest,
+    SchedulerOutput,
+)
+from ortloom.runtime.step_limits import StepLimits
+from ortloom.runtime.waiting_queue import WaitingQueue
+
+log = logging.getLogger("ortloom.engine")
+
+REQUEST_FAILED = "The request failed inside the engine."
+
+
+class Scheduler:
+    """Owns all live requests and their blocks.
+
+    Args:
+        limits: of one step.
+        policy: order and preemption victim.
+        kv: block tables.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        limits: StepLimits,
+        policy: SchedulingPolicy,
+        kv: KVCacheManager,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.policy = policy
+        self.kv = kv
+        self.clock = clock
+        self.counters = EngineCounters()
+        self.requests: dict[str, Request] = {}
+        self.waiting = WaitingQueue(policy)
+        self.running: list[Request] = []
+        self._outputs: dict[bytes, list[EngineOutput]] = {}
+        self._finished_ids: list[str] = []
+
+    # ---- what comes in
+
+    def add(self, request: Request) -> None:
+        """Queue an admitted request; its id is not in use."""
+        self.requests[request.request_id] = request
+        self.waiting.push(request)
+
+    def abort(self, request_ids: Iterable[str], reason: FinishReason = "abort") -> None:
+        """End requests now and give their blocks back; unknown ids are ignored."""
+        for request_id in request_ids:
+            request = self.requests.get(request_id)
+            if request is not None:
+                self._finish(request, reason, None)
+
+    def fail(self, requests: Iterable[Request], error: str = REQUEST_FAILED) -> None:
+        """End requests with an internal error; those that are finished already stay as they are."""
+        for request in requests:
+            if not request.finished:
+                self._finish(request, "error", None, error=error)
+
+    def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
+        """Forget cached prefixes; False while any block is held.
+
+        Args:
+            reset_running_requests: preempt all running requests first (they recompute).
+        """
+        if reset_running_requests:
+            for request in list(self.running):
+                self._preempt(request)
+        return self.kv.reset()
+
+    # ---- what the engine asks
+
+    @property
+    def has_work(self) -> bool:
+        """True while any request lives."""
+        return bool(self.requests)
+
+    @property
+    def num_pending_prefill_tokens(self) -> int:
+        """Prompt tokens of live requests that are not computed yet."""
+        return sum(
+            max(0, r.num_prompt_tokens - r.num_computed_tokens)
+            for r in self.requests.values()
+            if not r.prefilled
+        )
+
+    def stats(self) -> EngineStats:
+        """Gauges of now and counters since start."""
+        return self.counters.snapshot(len(self.running), len(self.waiting), self.kv.pool.usage)
+
+    def take_outputs(self) -> dict[bytes, list[EngineOutput]]:
+        """Outputs since the last call, by client."""
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def take_finished_ids(self) -> list[str]:
+        """Requests that ended since the last call."""
+        ids, self._finished_ids = self._finished_ids, []
+        return ids
+
+    # ---- one step
+
+    def schedule(self) -> SchedulerOutput | None:
+        """The next step, or None if nothing can be computed.
+
+        A request whose allocation raises ends with an error; the others go on.
+        """
+        plan = SchedulerOutput([])
+        budget = self._schedule_running(plan, self.limits.max_num_batched_tokens)
+        if not plan.preempted:
+            self._schedule_waiting(plan, budget)
+        return plan if plan.scheduled else None
+
+    def update(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """Apply a step's result: publish full blocks, append tokens, end what is done."""
+        now = self.clock()
+        generated = 0
+        for item, row in zip(plan.scheduled, result.rows, strict=True):
+            if not item.request.finished:
+                generated += self._apply(item, row, now)
+        self.counters.count_step(plan, generated)
+
+    # ---- parts of schedule()
+
+    def _schedule_running(self, plan: SchedulerOutput, budget: int) -> int:
+        # Best rank first, so a victim (the worst rank) is never in the plan already.
+        self.running.sort(key=self.policy.rank)
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            count = self.limits.chunk(request.num_tokens - request.num_computed_tokens, budget)
+            if count == 0:
+                break
+            if not self._grow(request, request.num_computed_tokens + count, plan):
+                continue  # it left `running`, so index points at the next one
+            self._plan(plan, request, count)
+            budget -= count
+            index += 1
+        return budget
+
+    def _grow(self, request: Request, num_tokens: int, plan: SchedulerOutput) -> bool:
+        """Blocks for `num_tokens`, preempting from the worst rank up; False if `request` itself
+        had to go."""
+        while True:
+            try:
+                if self.kv.allocate(request, num_tokens, []):
+                    return True
+            except Exception:
+                log.exception("block allocation failed for request %s", request.request_id)
+                self.fail([request])
+                return False
+            victim = self.policy.victim(self.running)
+            self._preempt(victim)
+            plan.preempted.append(victim)
+            if victim is request:
+                return False
+
+    def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
+        if not len(self.waiting):
+            return
+        promised = sum(self._still_needed(r) for r in self.running)
+        while budget > 0 and len(self.waiting) and len(self.running) < self.limits.max_num_seqs:
+            request = self.waiting.peek()
+            try:
+                count = self._admit(request, budget, promised)
+            except Exception:
+                log.exception("block allocation failed for request %s", request.request_id)
+                self.fail([request])
+                continue
+            if count == 0:
+                break  # nobody overtakes the first in line
+            self.waiting.pop()
+            request.status = RequestStatus.RUNNING
+            self.running.append(request)
+            self._plan(plan, request, count)
+            budget -= count
+            promised += self._still_needed(request)
+
+    def _admit(self, request: Request, budget: int, promised: int) -> int:
+        """Give a waiting request its first blocks; the tokens to compute, 0 = no room."""
+        hits = self.kv.find_cached_prefix(request)
+        start = len(hits) * self.kv.block_size
+        count = self.limits.chunk(request.num_tokens - start, budget)
+        if count == 0 or not self._has_room(request, hits, promised):
+            return 0
+        if not self.kv.allocate(request, start + count, hits):
+            return 0
+        request.num_computed_tokens = start
+        if request.times.first_scheduled == 0.0:
+            request.times.first_scheduled = self.clock()
+            request.num_cached_tokens = min(start, request.num_prompt_tokens)
+            if self.kv.reads_cache(request):
+                self.counters.count_lookup(request, request.num_cached_tokens)
+        return count
+
+    def _has_room(self, request: Request, hits: list[Block], promised: int) -> bool:
+        """Whether all known tokens of a request fit beside what running ones were promised, with
+        one block of growth for each of them: admitting less leads to preempting in circles."""
+        wanted = self.kv.blocks_for(request.num_tokens) - len(hits)
+        return not self.running or wanted + promised <= self.kv.num_available(hits)
+
+    def _still_needed(self, request: Request) -> int:
+        """Blocks a running request lacks for its known tokens, plus one to grow."""
+        return max(0, self.kv.blocks_for(request.num_tokens) - len(request.block_ids)) + 1
+
+    def _plan(self, plan: SchedulerOutput, request: Request, count: int) -> None:
+        start = request.num_computed_tokens
+        complete = start + count == request.num_tokens
+        if not complete:
+            self.counters.num_partial_prefills += 1
+        samples = complete and request.num_tokens < request.max_total_tokens
+        plan.scheduled.append(ScheduledRequest(request, start, count, samples, request.block_ids))
+
+    def _preempt(self, request: Request) -> None:
+        self.kv.free(request)
+        self.running.remove(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.counters.num_preemptions += 1
+        self.waiting.push(request)
+
+    # ---- parts of update()
+
+    def _apply(self, item: ScheduledRequest, row: RowResult, now: float) -> int:
+        """One request's share of a step; the number of tokens it generated."""
+        request = item.request
+        if row.error is not None:
+            self._finish(request, "error", None, error=row.error)
+            return 0
+        if item.samples and row.token_id is None:
+            self.fail([request])
+            return 0
+        request.num_computed_tokens = item.start + item.num_tokens
+        self.kv.commit(request)
+        self._keep_prompt_logprobs(item, row)
+        if not request.prefilled and request.num_computed_tokens >= request.num_prompt_tokens:
+            request.prefilled = True
+            self.counters.count_prefill(request)
+        if not item.samples:
+            if request.num_computed_tokens == request.num_tokens:
+                self._finish(request, "length", None)  # nothing was to be generated
+            return 0
+        assert row.token_id is not None
+        request.token_ids.append(row.token_id)
+        first = request.num_output_tokens == 1
+        request.times.last_token = now
+        if first:
+            request.times.first_token = now
+        output = self._output(request)
+        output.new_token_ids = [row.token_id]
+        if row.logprobs is not None:
+            output.logprobs = [row.logprobs]
+        if first:
+            output.times = _copy(request.times)
+            output.prompt_logprobs = _prompt_logprobs(request)
+        if finish := check_finish(request):
+            self._finish(request, *finish, output=output)
+        else:
+            self._emit(request, output)
+        return 1
+
+    def _keep_prompt_logprobs(self, item: ScheduledRequest, row: RowResult) -> None:
+        """Keep entries of positions start+1 ..; a recomputed chunk repeats some."""
+        request = item.request
+        if request.sampling.prompt_logprobs is None:
+            return
+        if not request.prompt_logprobs:
+            request.prompt_logprobs.append(None)
+        known = len(request.prompt_logprobs) - (item.start + 1)
+        request.prompt_logprobs.extend(row.prompt_logprobs[max(0, known) :])
+
+    # ---- endings and outputs
+
+    def _finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        stop_reason: int | None,
+        *,
+        error: str | None = None,
+        output: EngineOutput | None = None,
+    ) -> None:
+        request.finish_reason = reason
+        request.stop_reason = stop_reason
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.status = STATUS_OF[reason]
+        self.kv.free(request)
+        del self.requests[request.request_id]
+        self._finished_ids.append(request.request_id)
+        self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
+        output = output or self._output(request)
+        if request.num_output_tokens == 0 and reason == "length":
+            output.prompt_logprobs = _prompt_logprobs(request)
+        output.finish_reason = reason
+        output.stop_reason = stop_reason
+        output.times = _copy(request.times)
+        if error is not None:
+            output.error = error
+            output.error_kind = "internal"
+        self._emit(request, output)
+
+    def _output(self, request: Request) -> EngineOutput:
+        return EngineOutput(
+            request.request_id,
+            num_cached_tokens=request.num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+        )
+
+    def _emit(self, request: Request, output: EngineOutput) -> None:
+        self._outputs.setdefault(request.client_id, []).append(output)
+
+
+def _copy(times: RequestTimes) -> RequestTimes:
+    return RequestTimes(times.queued, times.first_scheduled, times.first_token, times.last_token)
+
+
+def _prompt_logprobs(request: Request) -> list[TokenLogprobs | None] | None:
+    return None if request.sampling.prompt_logprobs is None else list(request.prompt_logprobs)

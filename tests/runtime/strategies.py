@@ -1,0 +1,77 @@
+"""Hypothesis strategies: random engines and random lives of requests."""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+BLOCK_SIZE = 4
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request: `step` it comes at, and `abort_after` steps later it is aborted (or never)."""
+
+    step: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    priority: int
+    salt: str | None
+    seeded: int | None
+    prompt_logprobs: bool
+    abort_after: int | None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An engine's limits and what happens to it."""
+
+    num_blocks: int
+    max_num_seqs: int
+    budget: int
+    threshold: int
+    chunked: bool
+    caching: bool
+    policy: str
+    arrivals: tuple[Arrival, ...]
+    resets: frozenset[int]
+
+
+# Prompts share prefixes often: they are cut from two base texts and may get a tail of their own.
+_BASES = [[8 + (7 * i) % 40 for i in range(40)], [8 + (3 * i + 1) % 40 for i in range(40)]]
+
+
+@st.composite
+def arrivals(draw, capacity):
+    base = draw(st.sampled_from(_BASES))
+    head = base[: draw(st.integers(1, min(24, capacity - 2)))]
+    tail = draw(st.lists(st.integers(8, 47), max_size=3))
+    prompt = (head + tail)[: capacity - 2]
+    return Arrival(
+        step=draw(st.integers(0, 12)),
+        prompt=tuple(prompt),
+        max_tokens=draw(st.integers(0, 14)),
+        priority=draw(st.integers(-2, 2)),
+        salt=draw(st.sampled_from([None, None, "a", "b"])),
+        seeded=draw(st.sampled_from([None, None, 7, 8])),
+        prompt_logprobs=draw(st.sampled_from([False, False, False, True])),
+        abort_after=draw(st.sampled_from([None, None, None, 0, 1, 5])),
+    )
+
+
+@st.composite
+def scenarios(draw):
+    num_blocks = draw(st.integers(4, 20))
+    capacity = num_blocks * BLOCK_SIZE
+    chunked = draw(st.booleans())
+    budget = draw(st.integers(1, 24)) if chunked else capacity
+    return Scenario(
+        num_blocks=num_blocks,
+        max_num_seqs=draw(st.integers(1, 8)),
+        budget=budget,
+        threshold=draw(st.sampled_from([0, 0, 3])),
+        chunked=chunked,
+        caching=draw(st.booleans()),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        arrivals=tuple(draw(st.lists(arrivals(capacity), min_size=1, max_size=10))),
+        resets=draw(st.frozensets(st.integers(1, 20), max_size=2)),
+    )
