@@ -1,15 +1,126 @@
-"""The command line: `ortloom export | serve | collect-env`."""
+"""The command line: `ortloom serve | export | verify | cache | collect-env`.
 
-import argparse
-from collections.abc import Sequence
+This module imports nothing heavy; each command's module is loaded when the command runs. It is
+also the one place that turns errors into exit codes.
+"""
+
+import importlib
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
 
 from ortloom import __version__
+from ortloom.errors import OrtloomError
+
+_COMMANDS = {
+    "serve": "serve a bundle or checkpoint over the OpenAI HTTP API",
+    "export": "turn a checkpoint into a bundle",
+    "verify": "check every file of a bundle against its manifest",
+    "cache": "list, prune or clear the bundles that serve exported",
+    "collect-env": "print a report about this machine and installation",
+}
+_NOT_YET = {
+    "chat": "the interactive client",
+    "complete": "the interactive client",
+    "bench": "the benchmark client",
+    "launch": "the render server",
+    "run-batch": "the batch runner",
+    "preload": "the weight cache daemon",
+    "snapshot": "process snapshots",
+}
+
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="ortloom")
-    parser.add_argument("-v", "--version", action="version", version=__version__)
-    parser.parse_args(argv)
-    parser.print_help()
-    return 0
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except OrtloomError as error:
+        return report_error(error, arguments)
+    except KeyboardInterrupt:
+        print("ortloom: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output is gone; a second failure at interpreter exit is silenced too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        # no traceback reaches a user who did not ask for one
+        return report_crash(error, arguments)
+
+
+def report_error(error: OrtloomError, arguments: Sequence[str]) -> int:
+    """Print an error the way argument parsers do; returns its exit code."""
+    command = f"ortloom {arguments[0]}" if arguments and arguments[0] in _COMMANDS else "ortloom"
+    if error.exit_code == 2:
+        print(f"usage: {command} [options]; see {command} --help", file=sys.stderr)
+    print(f"{command}: error: {error}", file=sys.stderr)
+    _trace(error, arguments)
+    return error.exit_code
+
+
+def report_crash(error: Exception, arguments: Sequence[str]) -> int:
+    """Print an error nobody foresaw in one line; returns the exit code."""
+    text = " ".join(str(error).split()) or "no text"
+    print(
+        f"ortloom: internal error: {type(error).__name__}: {text} (--log-level debug shows more)",
+        file=sys.stderr,
+    )
+    _trace(error, arguments)
+    return 1
+
+
+def _trace(error: Exception, arguments: Sequence[str]) -> None:
+    lowered = [argument.lower() for argument in arguments]
+    pairs = itertools.pairwise(lowered)
+    if "--log-level=debug" in lowered or ("--log-level", "debug") in pairs or "-v" in lowered:
+        import traceback
+
+        traceback.print_exception(error)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    first, rest = arguments[0], arguments[1:]
+    if first in ("-v", "--version"):
+        print(__version__)
+        return 0
+    if first == "--omni" or "--omni" in rest[:1]:
+        return _usage_error("--omni: there is no omni package to hand the command line to")
+    if first in _NOT_YET:
+        return _usage_error(f"'{first}' is known, but not in this build yet: {_NOT_YET[first]}")
+    if first not in _COMMANDS:
+        return _usage_error(_unknown(first))
+    return _command(first)(rest)
+
+
+def _command(name: str) -> Callable[[list[str]], int]:
+    module = importlib.import_module(f"ortloom.commands.{name.replace('-', '_')}")
+    run: Callable[[list[str]], int] = module.run
+    return run
+
+
+def _usage() -> str:
+    width = max(map(len, _COMMANDS)) + 2
+    rows = [f"  {name:<{width}}{text}" for name, text in _COMMANDS.items()]
+    head = "usage: ortloom [-h] [-v] <command> ...\n\ncommands:"
+    return "\n".join([head, *rows, "", "ortloom <command> --help says more."])
+
+
+def _usage_error(text: str) -> int:
+    print("usage: ortloom [-h] [-v] <command> ...", file=sys.stderr)
+    print(f"ortloom: error: {text}", file=sys.stderr)
+    return 2
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    what = "unrecognized arguments" if name.startswith("-") else "unknown command"
+    near = difflib.get_close_matches(name, _COMMANDS, n=1)
+    return f"{what}: {name}" + (f" (did you mean {near[0]}?)" if near else "")

@@ -9,7 +9,8 @@ OrtloomError
 ├─ ConfigError           exit 2 where an argument is wrong, 1 where the machine or a file is:
 │                        ManifestError 1 · ProviderUnavailable 1 · KernelUnavailable 1
 └─ ExportError           SourceInvalid 3 · UnsupportedModel 4 · ParityFailed 5 ·
-                         InsufficientResources 6 · OutputExists 7 · MissingDependency 1
+                         InsufficientResources 6 · OutputExists 7 · ArtefactStale 8 ·
+                         MissingDependency 1
 """
 
 from typing import ClassVar
@@ -201,6 +202,12 @@ class OutputExists(ExportError):
     """The output folder exists and --force was not given."""
 
     exit_code = 7
+
+
+class ArtefactStale(ExportError):
+    """`--check` of an existing output: changed since its export, or not what would come out now."""
+
+    exit_code = 8
 
 
 class MissingDependency(ExportError):

@@ -1,0 +1,313 @@
+"""From parsed arguments and the environment to the configuration tree.
+
+`model.bundle` is the model as typed; `commands.serve` replaces it when a checkpoint is exported.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ortloom.commands.arguments import Arguments
+from ortloom.config import (
+    CacheConfig,
+    Config,
+    FrontConfig,
+    LogConfig,
+    ModelConfig,
+    ProviderConfig,
+    SchedulerConfig,
+)
+from ortloom.environment import Environment
+from ortloom.errors import ConfigError
+
+T = TypeVar("T")
+
+MAX_BLOCK_SIZE = 256
+_FLOAT32 = ("auto", "float", "float32")
+
+
+class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ortloom serve` was asked for. `quant` and `dtype` None = not asked; `bundle_cache`
+    None = the per-user cache. `notices` are lines to print before start."""
+
+    config: Config
+    quant: str | None
+    dtype: str | None
+    bundle_cache: Path | None
+    notices: tuple[str, ...]
+
+
+class _Reader:
+    """Typed access to the parsed arguments."""
+
+    def __init__(self, args: Arguments) -> None:
+        self.args = args
+
+    def has(self, name: str) -> bool:
+        return name in self.args.passed
+
+    def get(self, name: str, type_: type[T], default: T) -> T:
+        value = self.args.get(name)
+        return value if isinstance(value, type_) else default
+
+    def word(self, name: str, default: str) -> Any:
+        """A choice; the flag table has its values checked against the field's literals."""
+        return self.get(name, str, default)
+
+    def maybe(self, name: str, type_: type[T]) -> T | None:
+        value = self.args.get(name)
+        return value if isinstance(value, type_) else None
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        value = self.args.get(name)
+        return tuple(map(str, value)) if isinstance(value, list) else ()
+
+    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
+        value = self.maybe(name, int)
+        if value is not None and (value < least or (most is not None and value > most)):
+            span = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise ConfigError(f"argument {name}: must be {span}, got {value}")
+        return value
+
+
+def build_plan(args: Arguments, env: Environment) -> ServePlan:
+    """Build the tree.
+
+    Raises:
+        ConfigError: a value is out of range, a file cannot be read, or no model is named.
+    """
+    read = _Reader(args)
+    notices: list[str] = []
+    model = _model_name(args)
+    config = Config(
+        model=_model(read, model),
+        cache=_cache(read, env, notices),
+        scheduler=_scheduler(read),
+        provider=ProviderConfig(
+            provider=read.word("--provider", "auto"),
+            require=read.maybe("--require-provider", str),
+            threads=read.whole("--threads", 0) or 0,
+        ),
+        front=_front(read, env),
+        log=_log(read, env),
+    )
+    cache = read.maybe("--bundle-cache", str)
+    return ServePlan(
+        config=config,
+        quant=_quant(read),
+        dtype=_dtype(read),
+        bundle_cache=None if cache is None else Path(cache),
+        notices=tuple(notices),
+    )
+
+
+def _model_name(args: Arguments) -> str:
+    if len(args.positionals) > 1:
+        raise ConfigError(f"unrecognized arguments: {' '.join(args.positionals[1:])}")
+    if args.positionals:
+        return args.positionals[0]
+    model = args.get("--model")
+    if isinstance(model, str) and model:
+        return model
+    if args.get("--served-model-name") or args.get("--api-key"):
+        raise ConfigError(
+            "no model is named; an option that takes several values takes all that follow it, so "
+            "write the model first: ortloom serve MODEL --served-model-name NAME"
+        )
+    raise ConfigError("no model is named: ortloom serve MODEL")
+
+
+def _model(read: _Reader, model: str) -> ModelConfig:
+    context = read.maybe("--max-model-len", int)
+    if context is not None and context != -1 and context < 1:
+        raise ConfigError(f"argument --max-model-len: must be positive, auto or -1, got {context}")
+    source = read.get("--generation-config", str, "auto")
+    if source not in ("auto", "vllm") and not Path(source).is_dir():
+        raise ConfigError(
+            f"argument --generation-config: '{source}' is neither auto, vllm nor a folder"
+        )
+    return ModelConfig(
+        bundle=model,
+        served_model_names=read.strings("--served-model-name") or (model,),
+        max_model_len=context,
+        generation_config=source,
+        override_generation_config=_mapping(read, "--override-generation-config"),
+        max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
+        logprobs_mode=read.word("--logprobs-mode", "raw_logprobs"),
+        seed=read.get("--seed", int, 0),
+        verify=read.get("--verify", bool, False),
+    )
+
+
+def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
+    block_size = _default(read.whole("--block-size", 1, MAX_BLOCK_SIZE), 16)
+    if block_size % 16:
+        raise ConfigError(f"argument --block-size: must be a multiple of 16, got {block_size}")
+    blocks = read.whole("--num-gpu-blocks-override", 1) or read.whole("--num-blocks", 0) or None
+    size = read.whole("--kv-cache-memory-bytes", 1) or read.whole("--kv-cache-memory", 0) or None
+    if size is None:
+        size = env.kv_cache_bytes
+    fraction = read.maybe("--gpu-memory-utilization", float)
+    if fraction is not None and not 0.0 < fraction <= 1.0:
+        raise ConfigError(
+            f"argument --gpu-memory-utilization: must be above 0 and at most 1, got {fraction:g}"
+        )
+    if fraction is not None and (blocks is not None or size is not None):
+        winner = "the block count" if blocks is not None else "the KV cache size in bytes"
+        notices.append(
+            f"--gpu-memory-utilization sizes nothing here: {winner} is given and wins over it"
+        )
+        fraction = None
+    elif fraction is not None:
+        notices.append(
+            f"--gpu-memory-utilization {fraction:g}: the KV pool takes this share of the memory "
+            "that is available to this process at start"
+        )
+    if blocks is not None and size is not None:
+        notices.append("the KV cache size in bytes sizes nothing here: the block count wins")
+        size = None
+    caching = read.maybe("--enable-prefix-caching", bool)
+    if caching is None:
+        caching = read.get("--enable-radix-attention", bool, True)
+    return CacheConfig(
+        block_size=block_size,
+        num_blocks=blocks,
+        kv_cache_memory_bytes=size,
+        memory_fraction=fraction,
+        enable_prefix_caching=caching,
+    )
+
+
+def _scheduler(read: _Reader) -> SchedulerConfig:
+    budget = read.whole("--max-num-batched-tokens", 1)
+    seqs = read.whole("--max-num-seqs", 1)
+    if seqs is None:
+        seqs = 256 if budget is None else min(256, budget)
+    return SchedulerConfig(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget,
+        enable_chunked_prefill=read.get("--enable-chunked-prefill", bool, True),
+        long_prefill_token_threshold=read.whole("--long-prefill-token-threshold", 0) or 0,
+        policy=read.word("--scheduling-policy", "fcfs"),
+        max_num_queued_reqs=read.whole("--max-num-queued-reqs", 1),
+        max_num_queued_tokens=read.whole("--max-num-queued-tokens", 1),
+    )
+
+
+def _front(read: _Reader, env: Environment) -> FrontConfig:
+    base = FrontConfig()
+    template_kwargs = _mapping(read, "--default-chat-template-kwargs")
+    thinking = read.maybe("--enable-thinking", bool)
+    if thinking is not None:
+        template_kwargs = {"enable_thinking": thinking, **template_kwargs}
+    skip = read.get("--disable-access-log-for-endpoints", str, "")
+    return FrontConfig(
+        host=read.get("--host", str, base.host),
+        port=_default(read.whole("--port", 0, 65535), base.port),
+        uds=read.maybe("--uds", str),
+        num_fronts=read.whole("--api-server-count", 1) or 1,
+        api_keys=tuple(key for key in read.strings("--api-key") if key) or env.api_keys,
+        root_path=read.get("--root-path", str, ""),
+        allowed_origins=_listed(read, "--allowed-origins", base.allowed_origins),
+        allowed_methods=_listed(read, "--allowed-methods", base.allowed_methods),
+        allowed_headers=_listed(read, "--allowed-headers", base.allowed_headers),
+        allow_credentials=read.get("--allow-credentials", bool, False),
+        chat_template=chat_template(read.maybe("--chat-template", str)),
+        chat_template_content_format=read.word("--chat-template-content-format", "auto"),
+        trust_request_chat_template=read.get("--trust-request-chat-template", bool, False),
+        default_chat_template_kwargs=template_kwargs,
+        response_role=read.get("--response-role", str, base.response_role),
+        return_tokens_as_token_ids=read.get("--return-tokens-as-token-ids", bool, False),
+        enable_prompt_tokens_details=read.get("--enable-prompt-tokens-details", bool, False),
+        enable_force_include_usage=read.get("--enable-force-include-usage", bool, False),
+        enable_request_id_headers=read.get("--enable-request-id-headers", bool, False),
+        enable_server_load_tracking=read.get("--enable-server-load-tracking", bool, False),
+        sse_keep_alive_interval=float(read.whole("--sse-keep-alive-interval", 0) or 0),
+        max_header_count=read.whole("--h11-max-header-count", 1) or base.max_header_count,
+        shutdown_timeout=float(read.whole("--shutdown-timeout", 0) or 0),
+        keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
+        max_n=_default(env.max_n, base.max_n),
+        max_prompts=_default(env.max_prompts, base.max_prompts),
+        max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),
+        max_bad_words=_default(env.max_bad_words, base.max_bad_words),
+        max_new_tokens=env.max_new_tokens,
+        access_log=not read.get("--disable-uvicorn-access-log", bool, False),
+        access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
+    )
+
+
+def _log(read: _Reader, env: Environment) -> LogConfig:
+    base = LogConfig()
+    level = read.maybe("--log-level", str)
+    if level is None and read.get("--verbose", bool, False):
+        level = "DEBUG"
+    if level is None:
+        level = env.log_level
+    if level is None and read.has("--uvicorn-log-level"):
+        level = read.get("--uvicorn-log-level", str, "info").upper().replace("TRACE", "DEBUG")
+    return LogConfig(
+        level=level or base.level,
+        log_stats=not read.get("--disable-log-stats", bool, False),
+        stats_interval=_default(env.stats_interval, base.stats_interval),
+        log_requests=read.get("--enable-log-requests", bool, False),
+        max_log_len=read.whole("--max-log-len", 0),
+    )
+
+
+def chat_template(value: str | None) -> str | None:
+    """The text of --chat-template: a file's contents, or the value itself if it is a template.
+
+    Raises:
+        ConfigError: the value has no template characters and no such file can be read.
+    """
+    if value is None:
+        return None
+    try:
+        return Path(value).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"argument --chat-template: '{value}' is not UTF-8") from None
+    except (OSError, ValueError) as error:
+        if any(character in value for character in "{}\n"):
+            return value
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a path"
+        raise ConfigError(
+            f"argument --chat-template: '{value}' looks like a path but cannot be opened: {reason}"
+        ) from None
+
+
+def _quant(read: _Reader) -> str | None:
+    quant = read.maybe("--quant", str)
+    alias = read.maybe("--quantization", str)
+    if alias is not None and alias not in ("int4", "int8"):
+        raise ConfigError(
+            f"argument --quantization: known, but not in this build yet: '{alias}' "
+            "(checkpoints are exported as int4, int8 or unquantised)"
+        )
+    return quant or alias
+
+
+def _dtype(read: _Reader) -> str | None:
+    dtype = read.maybe("--dtype", str)
+    if dtype is not None and dtype not in _FLOAT32:
+        raise ConfigError(
+            f"argument --dtype: known, but not in this build yet: '{dtype}' (float32 only)"
+        )
+    return None if dtype in (None, "auto") else "float32"
+
+
+def _mapping(read: _Reader, name: str) -> dict[str, object]:
+    value = read.args.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"argument {name}: must be a JSON object")
+    return dict(value)
+
+
+def _listed(read: _Reader, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    return read.strings(name) if read.has(name) else default
+
+
+def _default(value: T | None, default: T) -> T:
+    return default if value is None else value

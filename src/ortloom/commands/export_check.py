@@ -1,0 +1,54 @@
+"""`ortloom export --check` on an output that exists: is it intact, and made from this source?
+
+Needs neither torch nor ONNX, so a build step can check a cached bundle in a second.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortloom import __version__
+from ortloom.errors import ArtefactStale, ManifestError
+from ortloom.models.manifest import Manifest
+from ortloom.models.source_key import file_sha256, source_files
+
+
+def check_existing(
+    source: Path, output: Path, quant: str | None, targets: Sequence[str]
+) -> Manifest:
+    """Check a bundle against its own manifest and against the source and options.
+
+    Raises:
+        ArtefactStale: a file differs, or source, options or the version of ortloom changed.
+        SourceInvalid: the source cannot be read.
+    """
+    try:
+        manifest = Manifest.load(output)
+        manifest.verify_weights(output)
+    except ManifestError as error:
+        raise ArtefactStale(f"'{output}' is not intact: {error}") from None
+    for reason in _differences(manifest, source, quant, targets):
+        raise ArtefactStale(f"'{output}' is stale: {reason}")
+    return manifest
+
+
+def _differences(
+    manifest: Manifest, source: Path, quant: str | None, targets: Sequence[str]
+) -> list[str]:
+    reasons: list[str] = []
+    if manifest.producer.version != __version__:
+        reasons.append(f"made by ortloom {manifest.producer.version}, this is {__version__}")
+    bits = manifest.quantization.bits
+    have = f"int{bits}" if bits else None
+    if have != quant:
+        reasons.append(f"quantisation is {have or 'none'}, asked for {quant or 'none'}")
+    missing = sorted(set(targets) - set(manifest.targets))
+    if missing:
+        reasons.append(f"it has no target {', '.join(missing)}")
+    now = {path.name: path for path in source_files(source)}
+    for entry in manifest.source.files:
+        path = now.get(entry.path.rpartition("/")[2])
+        if path is None:
+            reasons.append(f"source file '{entry.path}' is gone")
+        elif path.stat().st_size != entry.size or file_sha256(path) != entry.sha256:
+            reasons.append(f"source file '{entry.path}' changed")
+    return reasons

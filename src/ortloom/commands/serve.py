@@ -1,0 +1,199 @@
+"""`ortloom serve MODEL [options]`.
+
+Builds the configuration and hands it to the supervisor. The path to it stays light: neither numpy,
+ONNX Runtime, Sanic nor torch is imported here.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ortloom import __version__
+from ortloom.commands.arguments import ArgumentParser, Arguments
+from ortloom.commands.config_file import config_tokens, split_config
+from ortloom.commands.configuration import ServePlan, build_plan
+from ortloom.commands.contradictions import check_contradictions
+from ortloom.commands.dialect import apply_dialect
+from ortloom.config import Config
+from ortloom.environment import Environment, cache_root, read_environment
+from ortloom.errors import ConfigError, ExportError, ManifestError
+from ortloom.flags import FlagTable, flag_table
+from ortloom.process_title import blank_arguments
+
+SECRET_FLAGS = frozenset({"--api-key", "--hf-token"})
+
+
+def run(tokens: list[str]) -> int:
+    """Run the command; returns the exit code of the supervisor."""
+    table = flag_table()
+    word = _help_request(tokens)
+    if word is not None:
+        from ortloom.commands.help_text import help_text
+
+        _show_help(help_text(word or None, table), paged=word == "page")
+        return 0
+    env = read_environment()
+    args, plan = make_plan(tokens, env, table)
+    blank_arguments(_secrets(args))
+    _warn_about_environment(env, args)
+    _print_start(args, plan)
+    config = _with_bundle(plan)
+    from ortloom.server.supervisor import run as supervise
+
+    return supervise(config)
+
+
+def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Arguments, ServePlan]:
+    """Parse and check everything that can be checked without touching the model.
+
+    Raises:
+        ConfigError: see the modules that do the parts.
+    """
+    args = parse(tokens, table)
+    check_contradictions(args)
+    notices = apply_dialect(args, table)
+    plan = build_plan(args, env)
+    lines = (*args.warnings, *notices, *plan.notices)
+    return args, msgspec.structs.replace(plan, notices=lines)
+
+
+def parse(tokens: list[str], table: FlagTable) -> Arguments:
+    """Typed options over those of `--config FILE`.
+
+    Raises:
+        ConfigError: an option is unknown or has a bad value.
+    """
+    parser = ArgumentParser(table)
+    file, rest = split_config(tokens)
+    typed = parser.parse(rest)
+    if file is None:
+        return typed
+    base = parser.parse(config_tokens(file, table))
+    return Arguments(
+        {**base.passed, **typed.passed}, typed.positionals, [*base.warnings, *typed.warnings]
+    )
+
+
+def _help_request(tokens: list[str]) -> str | None:
+    """None = no help asked for, empty = the overview, else the word."""
+    for token in tokens:
+        if token in ("-h", "--help"):
+            return ""
+        if token.startswith("--help="):
+            return token.partition("=")[2]
+    return None
+
+
+def _show_help(text: str, paged: bool) -> None:
+    if paged and sys.stdout.isatty():
+        import pydoc
+
+        pydoc.pager(text)
+        return
+    print(text)
+
+
+def _secrets(args: Arguments) -> list[str]:
+    values: list[str] = []
+    for name in SECRET_FLAGS:
+        value = args.get(name)
+        if isinstance(value, list):
+            values += map(str, value)
+        elif isinstance(value, str):
+            values.append(value)
+    return values
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _warn_about_environment(env: Environment, args: Arguments) -> None:
+    if env.unknown and args.get("--fail-on-environ-validation"):
+        raise ConfigError(f"unknown environment variables: {', '.join(env.unknown)}")
+    for name in env.unknown:
+        _say(f"warning: unknown environment variable {name}")
+    for name in env.without_effect:
+        _say(f"warning: {name} is set; it is known, but not honoured in this build yet")
+
+
+def _print_start(args: Arguments, plan: ServePlan) -> None:
+    for line in plan.notices:
+        _say(f"warning: {line}")
+    front = plan.config.front
+    if not front.api_keys and front.uds is None and not args.get("--host"):
+        _say(f"warning: listening on {front.host} without an API key (--api-key, VLLM_API_KEY)")
+    if plan.config.log.level in ("DEBUG", "INFO", "NOTSET"):
+        _say(f"ortloom version {__version__}")
+        _say(f"non-default args: {json.dumps(_non_default(args, plan), ensure_ascii=False)}")
+
+
+def _non_default(args: Arguments, plan: ServePlan) -> Mapping[str, object]:
+    shown: dict[str, object] = {"model": plan.config.model.bundle}
+    for name, entry in args.passed.items():
+        if name == "--model" or entry.value == entry.flag.default:
+            continue
+        secret = name in SECRET_FLAGS
+        shown[name.removeprefix("--").replace("-", "_")] = "(hidden)" if secret else entry.value
+    return shown
+
+
+def _with_bundle(plan: ServePlan) -> Config:
+    """The configuration with `model.bundle` a bundle folder, exporting a checkpoint if needed."""
+    model = Path(plan.config.model.bundle)
+    if (model / "manifest.json").is_file():
+        _check_bundle_fits(model, plan)
+        return plan.config
+    return msgspec.structs.replace(
+        plan.config,
+        model=msgspec.structs.replace(plan.config.model, bundle=str(_exported(model, plan))),
+    )
+
+
+def _exported(model: Path, plan: ServePlan) -> Path:
+    """The bundle of a checkpoint, out of the cache or exported now."""
+    from ortloom.checkpoint_cache import CheckpointCache
+    from ortloom.models.source_key import is_checkpoint
+
+    if not model.exists():
+        raise ManifestError(
+            f"'{model}' does not exist; a model is a bundle folder, a checkpoint folder or a "
+            ".gguf file on this machine (nothing is fetched from a hub)"
+        )
+    if not is_checkpoint(model):
+        raise ManifestError(
+            f"'{model}' is neither a bundle (no manifest.json) nor a checkpoint (a folder with "
+            "config.json, or a .gguf file)"
+        )
+    options = {"dtype": "fp32"}
+    if plan.quant is not None:
+        options["quant"] = plan.quant
+    cache = CheckpointCache(plan.bundle_cache or cache_root())
+    try:
+        return cache.bundle(model, options, _say)
+    except ExportError as error:
+        # the export's own exit codes are its own; a server that cannot start exits 1
+        raise ManifestError(str(error)) from None
+
+
+def _check_bundle_fits(bundle: Path, plan: ServePlan) -> None:
+    """Export options cannot change a finished bundle: refuse any it does not already have."""
+    if plan.quant is None and plan.dtype is None:
+        return
+    try:
+        manifest = json.loads((bundle / "manifest.json").read_bytes())
+        bits = manifest["quantization"]["bits"]
+        dtype = manifest["dtypes"]["activations"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # the engine reads the manifest with all its checks and says what is wrong
+    if plan.quant is not None and plan.quant != f"int{bits}":
+        have = f"int{bits}" if bits else "unquantised"
+        raise ConfigError(
+            f"argument --quant: the bundle '{bundle}' is {have} and cannot be changed; "
+            f"export it again with --quant {plan.quant}"
+        )
+    if plan.dtype is not None and plan.dtype != dtype:
+        raise ConfigError(f"argument --dtype: the bundle '{bundle}' is {dtype}")

@@ -1,0 +1,29 @@
+"""Logging of all our processes: one line a record, UTC, the process's role in it."""
+
+import logging
+import sys
+import time
+
+_FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s {role} %(name)s: %(message)s"
+_DATES = "%Y-%m-%dT%H:%M:%S"
+_LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
+_NOISY = ("sanic", "asyncio", "websockets")
+
+
+def set_up(level: str, role: str) -> None:
+    """Log to standard error.
+
+    Args:
+        level: least level of our own records; an unknown name counts as INFO.
+        role: what this process is, such as `supervisor` or `front-0`.
+    """
+    formatter = logging.Formatter(_FORMAT.format(role=role), _DATES)
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    wanted = level.upper()
+    root.setLevel(wanted if wanted in _LEVELS else "INFO")
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from ortloom.commands.serve import make_plan
+from ortloom.environment import cache_root, read_environment
+from ortloom.errors import ConfigError
+from ortloom.flags import flag_table
+
+
+def config(env, *tokens):
+    return make_plan(["m", *tokens], read_environment(env), flag_table())[1].config
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read", "value"),
+    [
+        ("VLLM_API_KEY", "k", lambda c: c.front.api_keys, ("k",)),
+        ("VLLM_CPU_KVCACHE_SPACE", "0.5", lambda c: c.cache.kv_cache_memory_bytes, 2**29),
+        ("VLLM_CPU_KVCACHE_SPACE", "0", lambda c: c.cache.kv_cache_memory_bytes, None),
+        ("VLLM_LOGGING_LEVEL", "warning", lambda c: c.log.level, "WARNING"),
+        ("VLLM_LOG_STATS_INTERVAL", "2.5", lambda c: c.log.stats_interval, 2.5),
+        ("VLLM_MAX_N_SEQUENCES", "3", lambda c: c.front.max_n, 3),
+        ("VLLM_MAX_COMPLETION_PROMPTS", "3", lambda c: c.front.max_prompts, 3),
+        ("VLLM_MAX_STOP_STRINGS", "9", lambda c: c.front.max_stop_strings, 9),
+        ("VLLM_MAX_NUM_BAD_WORDS", "9", lambda c: c.front.max_bad_words, 9),
+        ("VT_SERVER_MAX_NEW_TOKENS", "77", lambda c: c.front.max_new_tokens, 77),
+        ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "6", lambda c: c.front.keep_alive_timeout, 6.0),
+    ],
+)
+def test_variables_reach_the_configuration(name, text, read, value):
+    assert read(config({name: text})) == value
+
+
+@pytest.mark.parametrize(
+    ("env", "tokens", "read", "value"),
+    [
+        ({"VLLM_API_KEY": "e"}, ["--api-key", "f"], lambda c: c.front.api_keys, ("f",)),
+        (
+            {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            ["--kv-cache-memory-bytes", "5k"],
+            lambda c: c.cache.kv_cache_memory_bytes,
+            5000,
+        ),
+        (
+            {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            ["--num-blocks", "5"],
+            lambda c: (c.cache.num_blocks, c.cache.kv_cache_memory_bytes),
+            (5, None),
+        ),
+        ({"VLLM_LOGGING_LEVEL": "ERROR"}, ["-v"], lambda c: c.log.level, "DEBUG"),
+        (
+            {"VLLM_LOGGING_LEVEL": "ERROR"},
+            ["--uvicorn-log-level", "info"],
+            lambda c: c.log.level,
+            "ERROR",
+        ),
+    ],
+)
+def test_flags_win_over_variables(env, tokens, read, value):
+    assert read(config(env, *tokens)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("VLLM_LOGGING_LEVEL", "loud"),
+        ("VLLM_CPU_KVCACHE_SPACE", "much"),
+        ("VLLM_CPU_KVCACHE_SPACE", "-1"),
+        ("VLLM_MAX_N_SEQUENCES", "0"),
+        ("VLLM_MAX_STOP_STRINGS", "1.5"),
+        ("VLLM_LOG_STATS_INTERVAL", "nan"),
+    ],
+)
+def test_bad_values_name_the_variable(name, text):
+    with pytest.raises(ConfigError, match=name):
+        read_environment({name: text})
+
+
+def test_unknown_names_are_told_apart():
+    env = read_environment(
+        {"VLLM_API_KEY": "k", "VLLM_FOO": "1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_URL": "u"}
+    )
+    assert env.unknown == ("VLLM_FOO",)
+    assert env.without_effect == ("VLLM_SERVER_DEV_MODE",)
+
+
+def test_unknown_variables_warn_or_fail(ortloom):
+    done = ortloom("serve", "/missing", env={"VLLM_FOO": "1"})
+    assert done.returncode == 1
+    assert "warning: unknown environment variable VLLM_FOO" in done.stderr
+    done = ortloom("serve", "/missing", "--fail-on-environ-validation", env={"VLLM_FOO": "1"})
+    assert done.returncode == 2
+    assert "unknown environment variables: VLLM_FOO" in done.stderr
+
+
+def test_cache_root():
+    assert cache_root({"XDG_CACHE_HOME": "/x"}) == Path("/x/ortloom")
+    assert cache_root({"XDG_CACHE_HOME": "rel", "HOME": "/h"}) == Path("/h/.cache/ortloom")
+    assert cache_root({"HOME": "/h"}) == Path("/h/.cache/ortloom")
