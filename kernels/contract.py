@@ -14,10 +14,17 @@ Semantics of one node, for request r with tokens cu_seqlens[r] .. cu_seqlens[r+1
    pools [num_blocks, block_size, KH, D]; -1 writes nothing.
 5. Query t attends keys j in 0..p (0 .. end of the request's tokens if is_causal = 0), reading key j
    from block block_table[r, j // block_size]; a key in a block of -1 is skipped. With
-   local_window_size W >= 0 of this op's own convention only j with p - j < W are seen.
+   local_window_size W >= 1 only j with p - j < W are seen: W counts the token itself, as
+   `sliding_window` of transformers does. -1 is no window; other values are refused. ONNX
+   Runtime's GroupQueryAttention (CPU kernel, tested) counts the same way from 1.24 on; up to
+   1.23 it saw W tokens to the left besides. A window bounds on the left only.
 6. score = scale * q.k (scale 0 = 1/sqrt(D)); if softcap > 0: softcap * tanh(score / softcap);
    softmax over the seen keys, with exp(head_sink[h]) added to the denominator if given.
    A query that sees no key gives zeros.
+Channels that rotate are rotary_offset .. rotary_offset + rotary_dim. q_norm_weight and
+k_norm_weight come together, and so do cos_cache and sin_cache. Slots of one call are distinct
+(-1 aside). The pool outputs share the memory of the pool inputs: one OrtValue is bound as both.
+Every shape, id, slot and length is checked before anything is written.
 Block 0 is the null block: nobody's data; a slot or table entry of -1 maps to it in the body.
 """
 

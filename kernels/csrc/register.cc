@@ -1,1 +1,150 @@
-extern "C" __attribute__((visibility("default"))) int OrtloomPlaceholder() { return 0; }
+// The library's exported symbols: RegisterCustomOps, which ONNX Runtime calls, and
+// OrtloomIsaReport, which lets `collect-env` name the tier without a session.
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "isa.h"
+#include "ort_api.h"
+#include "paged_attention.h"
+
+#define ORTLOOM_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace ortloom {
+namespace {
+
+// One op of one tier. ONNX Runtime keeps the pointer for as long as a session lives, so ops and
+// domains are made once and never freed.
+struct Op : abi::CustomOp {
+  const Tier* tier;
+  bool has_shape_reference;
+};
+
+const Op& self(const abi::CustomOp* op) { return *static_cast<const Op*>(op); }
+
+abi::OrtStatus* report(const Api& api, const std::exception& error) {
+  const std::string text = std::string("ortloom::PagedAttention: ") + error.what();
+  const auto* known = dynamic_cast<const OpError*>(&error);
+  return api.status(known != nullptr ? known->code() : abi::kFail, text.c_str());
+}
+
+struct Kernel {
+  Api api;
+  PagedAttention op;
+};
+
+abi::OrtStatus* create(const abi::CustomOp* op, const abi::OrtApi* table,
+                       const abi::OrtKernelInfo* info, void** kernel) {
+  const Api api(table, self(op).has_shape_reference);
+  try {
+    *kernel = new Kernel{api, PagedAttention(api, info, *self(op).tier->kernels)};
+    return nullptr;
+  } catch (const std::exception& error) {
+    return report(api, error);
+  }
+}
+
+abi::OrtStatus* compute(void* opaque, abi::OrtKernelContext* context) {
+  const Kernel& kernel = *static_cast<const Kernel*>(opaque);
+  try {
+    kernel.op.compute(context);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return report(kernel.api, error);
+  }
+}
+
+Op make_op(const Tier* tier, bool has_shape_reference) {
+  Op op{};
+  op.version = abi::kApiVersion;
+  op.name = [](const abi::CustomOp*) { return "PagedAttention"; };
+  op.execution_provider = [](const abi::CustomOp*) -> const char* { return nullptr; };  // CPU
+  op.input_type = [](const abi::CustomOp*, size_t i) { return element_type(i); };
+  op.input_count = [](const abi::CustomOp*) -> size_t { return kInputCount; };
+  op.output_type = [](const abi::CustomOp*, size_t) -> int32_t { return abi::kFloat; };
+  op.output_count = [](const abi::CustomOp*) -> size_t { return kOutputCount; };
+  op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+  op.input_characteristic = [](const abi::CustomOp*, size_t i) -> int32_t {
+    return is_optional(i) ? abi::kOptional : abi::kRequired;
+  };
+  op.output_characteristic = [](const abi::CustomOp*, size_t) -> int32_t {
+    return abi::kRequired;
+  };
+  op.input_memory_type = [](const abi::CustomOp*, size_t) -> int32_t { return 0; };
+  op.create_v2 = create;
+  op.compute_v2 = compute;
+  op.start_version = [](const abi::CustomOp*) { return 1; };
+  op.end_version = [](const abi::CustomOp*) { return 1; };
+  op.tier = tier;
+  op.has_shape_reference = has_shape_reference;
+  return op;
+}
+
+// The domain of one tier, made at its first registration.
+abi::OrtCustomOpDomain* make_domain(const Api& api, const Tier& tier) {
+  using Create = abi::OrtStatus* (*)(const char*, abi::OrtCustomOpDomain**);
+  using Add = abi::OrtStatus* (*)(abi::OrtCustomOpDomain*, const abi::CustomOp*);
+  abi::OrtCustomOpDomain* domain = nullptr;
+  api.check(abi::slot<Create>(api.table(), abi::Slot::kCreateCustomOpDomain)("ortloom", &domain),
+            "a custom op domain");
+  const Op* op = new Op(make_op(&tier, api.has_shape_reference()));
+  api.check(abi::slot<Add>(api.table(), abi::Slot::kCustomOpDomainAdd)(domain, op),
+            "a custom op");
+  return domain;
+}
+
+abi::OrtCustomOpDomain* domain_of(const Api& api, const Tier& tier) {
+  static abi::OrtCustomOpDomain* domains[kMaxTiers] = {};
+  int count = 0;
+  const ptrdiff_t index = &tier - tiers(&count);
+  if (domains[index] == nullptr) domains[index] = make_domain(api, tier);
+  return domains[index];
+}
+
+}  // namespace
+}  // namespace ortloom
+
+ORTLOOM_EXPORT ortloom::abi::OrtStatus* RegisterCustomOps(
+    ortloom::abi::OrtSessionOptions* options, const ortloom::abi::OrtApiBase* base) {
+  using ortloom::abi::Slot;
+  const ortloom::abi::OrtApi* any = base->GetApi(1);
+  try {
+    const ortloom::Api api(base);
+    using Add = ortloom::abi::OrtStatus* (*)(ortloom::abi::OrtSessionOptions*,
+                                             ortloom::abi::OrtCustomOpDomain*);
+    return ortloom::abi::slot<Add>(api.table(), Slot::kAddCustomOpDomain)(
+        options, ortloom::domain_of(api, ortloom::choose_tier()));
+  } catch (const std::exception& error) {
+    return ortloom::Api(any, false).status(ortloom::abi::kFail, error.what());
+  }
+}
+
+// One line a tier, best first: "name<TAB>state", where state is "used", "available" or "lacks ...";
+// if no tier can be chosen, one more line "error<TAB>text". The text stays valid until the same
+// thread's next call.
+ORTLOOM_EXPORT const char* OrtloomIsaReport() {
+  thread_local std::string text;
+  try {
+    text.clear();
+    const ortloom::Tier* used = nullptr;
+    std::string error;
+    try {
+      used = &ortloom::choose_tier();
+    } catch (const ortloom::OpError& problem) {
+      error = problem.what();
+    }
+    int count = 0;
+    const ortloom::Tier* list = ortloom::tiers(&count);
+    for (int i = 0; i < count; ++i) {
+      const std::string state = !list[i].lacking.empty() ? "lacks " + list[i].lacking
+                                : &list[i] == used       ? "used"
+                                                         : "available";
+      text += std::string(list[i].name) + "\t" + state + "\n";
+    }
+    if (!error.empty()) text += "error\t" + error + "\n";
+    return text.c_str();
+  } catch (const std::exception&) {
+    return "error\tout of memory\n";
+  }
+}

@@ -1,0 +1,94 @@
+// What the ORT side hands to the attention kernels of one instruction set tier. Plain data only:
+// the tiers are built with other compiler flags, so no inline library code may be shared with them.
+#ifndef ORTLOOM_ATTENTION_H_
+#define ORTLOOM_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ortloom {
+
+// Keys are read in groups that never cross a pool block (block sizes are multiples of it), scored
+// in tiles, and reduced in partitions. All three are aligned to absolute KV positions: the
+// arithmetic of a query row depends on positions alone, never on what else is in the batch.
+constexpr int kGroupKeys = 16;
+constexpr int kTileKeys = 64;
+constexpr int kPartitionKeys = 256;
+
+// Query rows (tokens x heads of one KV head) of a task; a token's rows are never split.
+constexpr int kTargetRows = 48;
+
+constexpr int kMinHeadSize = 64, kMaxHeadSize = 256, kHeadSizeMultiple = 16;
+constexpr int kMinBlockSize = 16, kMaxBlockSize = 256, kBlockSizeMultiple = 16;
+
+// One call of the op. Shapes: T tokens, R requests, H heads, KH KV heads, D head size.
+struct AttentionStep {
+  const float* query;         // [T, H*D]
+  const float* key;           // [T, KH*D]
+  const float* value;         // [T, KH*D]
+  float* key_cache;           // [num_blocks, block_size, KH, D]
+  float* value_cache;         // [num_blocks, block_size, KH, D]
+  const int32_t* cu_seqlens;  // [R+1]
+  const int32_t* past;        // [R]
+  const int32_t* table;       // [R, table_width]
+  const int32_t* slots;       // [T]
+  const float* cos;           // [P, rotary_half] or null: no rotation
+  const float* sin;           // [P, rotary_half]
+  const float* sinks;         // [H] or null
+  const float* q_norm;        // [D] or null
+  const float* k_norm;        // [D] or null
+  float* output;              // [T, H*D]
+  int64_t heads, kv_heads, head_size, block_size, table_width;
+  int64_t rotary_half, rotary_offset;
+  bool rotary_interleaved, causal;
+  int64_t window;  // tokens a query sees, itself included; 0 = all
+  float scale, softcap, epsilon;
+};
+
+// `count` tokens of one request that share a task, from packed token `first` at position `position`.
+struct QueryTile {
+  int64_t request, first, count, position;
+  int64_t kv_length;  // keys of the request after this step
+  int64_t kv_head;
+};
+
+struct AttentionKernels {
+  // Floats of scratch that one task needs (64-byte aligned).
+  size_t (*scratch_floats)(const AttentionStep& step, int64_t rows);
+  // Normalises, rotates and writes tokens [begin, end) to their slots.
+  void (*store)(const AttentionStep& step, int64_t begin, int64_t end);
+  // All partitions of a tile, written to step.output.
+  void (*attend)(const AttentionStep& step, const QueryTile& tile, float* scratch);
+  // One partition of a tile; `partial` gets rows x (maximum, sum, D sums), partial_floats() long.
+  void (*attend_partition)(const AttentionStep& step, const QueryTile& tile, int64_t partition,
+                           float* scratch, float* partial);
+  // Folds the partitions [first, last) of a tile, laid out one after the other, into step.output.
+  void (*merge)(const AttentionStep& step, const QueryTile& tile, int64_t first, int64_t last,
+                const float* partials, float* scratch);
+};
+
+// Floats of one partition's result. (static: every tier keeps a copy built with its own flags.)
+static inline size_t partial_floats(const AttentionStep& step, int64_t rows) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(step.head_size + 2);
+}
+
+// Partitions [first, last) that some row of the tile may see.
+struct PartitionRange {
+  int64_t first, last;
+};
+static inline PartitionRange visible_partitions(const AttentionStep& step, const QueryTile& tile) {
+  const int64_t end = step.causal ? tile.position + tile.count : tile.kv_length;
+  int64_t begin = 0;
+  if (step.window > 0 && tile.position - step.window + 1 > 0) {
+    begin = tile.position - step.window + 1;
+  }
+  return {begin / kPartitionKeys, (end + kPartitionKeys - 1) / kPartitionKeys};
+}
+
+extern const AttentionKernels kPortableKernels;
+extern const AttentionKernels kAvx2Kernels;
+extern const AttentionKernels kAvx512Kernels;
+
+}  // namespace ortloom
+
+#endif  // ORTLOOM_ATTENTION_H_

@@ -1,0 +1,289 @@
+#include "paged_attention.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "step_checks.h"
+
+namespace ortloom {
+namespace {
+
+// Multiply-adds below which a call stays on the calling thread, and tokens that one store task
+// takes. A wake-up costs as much as the inline work it would save.
+constexpr int64_t kInlineWork = 200'000;
+constexpr int64_t kStoreTokens = 16;
+// A tile with more than 1/16 of the call's work is split by partition.
+constexpr int64_t kSplitShare = 16;
+
+// Memory that a thread keeps from call to call, aligned for the widest vectors.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { std::free(data_); }
+
+  float* reserve(size_t floats) {
+    if (floats > size_) {
+      std::free(data_);
+      data_ = nullptr;
+      size_ = 0;
+      const size_t bytes = (floats * sizeof(float) + 63) / 64 * 64;
+      data_ = static_cast<float*>(std::aligned_alloc(64, bytes));
+      if (data_ == nullptr) throw std::bad_alloc();
+      size_ = bytes / sizeof(float);
+    }
+    return data_;
+  }
+
+ private:
+  float* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+Scratch& thread_scratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
+struct Task {
+  size_t tile;
+  int64_t partition;  // -1: all of the tile's partitions
+  size_t partial;     // where its result goes, in floats
+};
+
+struct SplitTile {
+  size_t tile;
+  PartitionRange range;
+  size_t partial;
+};
+
+// The work of one call. Which tasks there are depends on the batch; what a task computes for a row
+// does not.
+struct Plan {
+  const AttentionKernels* kernels = nullptr;
+  AttentionStep step{};
+  int64_t tokens = 0;
+  size_t scratch_floats = 0;
+  std::vector<QueryTile> tiles;
+  std::vector<Task> tasks;
+  std::vector<SplitTile> splits;
+  std::vector<float> partials;
+  int64_t work = 0;
+  std::atomic<bool> out_of_memory{false};
+};
+
+int64_t tile_work(const AttentionStep& step, const QueryTile& tile) {
+  const PartitionRange range = visible_partitions(step, tile);
+  int64_t keys = (range.last - range.first) * kPartitionKeys;
+  if (keys > tile.kv_length) keys = tile.kv_length;
+  return tile.count * (step.heads / step.kv_heads) * keys * step.head_size * 2;
+}
+
+void build(Plan* plan, const StepSizes& sizes) {
+  const AttentionStep& step = plan->step;
+  const int64_t group = step.heads / step.kv_heads;
+  const int64_t tile_tokens = kTargetRows / group > 0 ? kTargetRows / group : 1;
+  plan->scratch_floats = plan->kernels->scratch_floats(step, tile_tokens * group);
+  for (int64_t r = 0; r < sizes.requests; ++r) {
+    const int64_t begin = step.cu_seqlens[r], end = step.cu_seqlens[r + 1];
+    const int64_t past = step.past[r];
+    for (int64_t first = begin; first < end; first += tile_tokens) {
+      const int64_t count = end - first < tile_tokens ? end - first : tile_tokens;
+      for (int64_t h = 0; h < step.kv_heads; ++h) {
+        plan->tiles.push_back(
+            {r, first, count, past + (first - begin), past + (end - begin), h});
+        plan->work += tile_work(step, plan->tiles.back());
+      }
+    }
+  }
+  // The KV heads of a token tile are neighbours in `tiles` and equal in work. Split ones go
+  // partition by partition, so that neighbouring tasks read neighbouring memory.
+  size_t partial = 0;
+  const size_t neighbours = static_cast<size_t>(step.kv_heads);
+  for (size_t i = 0; i < plan->tiles.size(); i += neighbours) {
+    const QueryTile& tile = plan->tiles[i];
+    const PartitionRange range = visible_partitions(step, tile);
+    const size_t parts = static_cast<size_t>(range.last - range.first);
+    const bool split = plan->work >= kInlineWork && parts > 1 &&
+                       tile_work(step, tile) * kSplitShare > plan->work;
+    if (!split) {
+      for (size_t h = 0; h < neighbours; ++h) plan->tasks.push_back({i + h, -1, 0});
+      continue;
+    }
+    const size_t floats = partial_floats(step, tile.count * group);
+    for (size_t p = 0; p < parts; ++p) {
+      for (size_t h = 0; h < neighbours; ++h) {
+        plan->tasks.push_back({i + h, range.first + static_cast<int64_t>(p),
+                               partial + (h * parts + p) * floats});
+      }
+    }
+    for (size_t h = 0; h < neighbours; ++h) {
+      plan->splits.push_back({i + h, range, partial + h * parts * floats});
+    }
+    partial += neighbours * parts * floats;
+  }
+  plan->partials.resize(partial);
+}
+
+void run_task(Plan* plan, const Task& task) {
+  float* scratch = thread_scratch().reserve(plan->scratch_floats);
+  const QueryTile& tile = plan->tiles[task.tile];
+  if (task.partition < 0) {
+    plan->kernels->attend(plan->step, tile, scratch);
+  } else {
+    plan->kernels->attend_partition(plan->step, tile, task.partition, scratch,
+                                    plan->partials.data() + task.partial);
+  }
+}
+
+// Runs on ORT's worker threads, where an exception would end the process.
+void attend_callback(void* user, size_t index) {
+  Plan* plan = static_cast<Plan*>(user);
+  try {
+    run_task(plan, plan->tasks[index]);
+  } catch (const std::bad_alloc&) {
+    plan->out_of_memory = true;
+  }
+}
+
+void store_callback(void* user, size_t index) {
+  Plan* plan = static_cast<Plan*>(user);
+  const int64_t begin = static_cast<int64_t>(index) * kStoreTokens;
+  const int64_t end = begin + kStoreTokens;
+  plan->kernels->store(plan->step, begin, end < plan->tokens ? end : plan->tokens);
+}
+
+}  // namespace
+
+bool is_optional(size_t input) {
+  return input == kCosCache || input == kSinCache || (input >= kHeadSink && input < kInputCount);
+}
+
+int32_t element_type(size_t input) {
+  switch (input) {
+    case kCuSeqlens:
+    case kPastSeqlens:
+    case kBlockTable:
+    case kSlotMapping:
+    case kAttentionMetadata:
+      return abi::kInt32;
+    default:
+      return abi::kFloat;
+  }
+}
+
+PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
+                               const AttentionKernels& kernels)
+    : api_(api), kernels_(kernels) {
+  heads_ = api.attribute(info, "num_heads", int64_t{0});
+  kv_heads_ = api.attribute(info, "kv_num_heads", int64_t{0});
+  window_ = api.attribute(info, "local_window_size", int64_t{-1});
+  rotary_ = api.attribute(info, "do_rotary", int64_t{0}) != 0;
+  rotary_interleaved_ = api.attribute(info, "rotary_interleaved", int64_t{0}) != 0;
+  rotary_offset_ = api.attribute(info, "rotary_offset", int64_t{0});
+  causal_ = api.attribute(info, "is_causal", int64_t{1}) != 0;
+  scale_ = api.attribute(info, "scale", 0.0f);
+  softcap_ = api.attribute(info, "softcap", 0.0f);
+  epsilon_ = api.attribute(info, "qk_norm_epsilon", 1e-6f);
+  const std::string layout = api.attribute(info, "kv_layout", std::string("NB,BS,H,D"));
+  if (heads_ < 1 || kv_heads_ < 1 || heads_ % kv_heads_ != 0) {
+    throw OpError("num_heads " + std::to_string(heads_) + " must be a positive multiple of " +
+                  "kv_num_heads " + std::to_string(kv_heads_));
+  }
+  if (window_ != -1 && window_ < 1) {
+    throw OpError("local_window_size " + std::to_string(window_) +
+                  " must be -1 (no window) or at least 1 (the token itself)");
+  }
+  if (rotary_offset_ < 0) {
+    throw OpError("rotary_offset " + std::to_string(rotary_offset_) + " is negative");
+  }
+  if (!std::isfinite(scale_) || scale_ < 0.0f || !std::isfinite(softcap_) || softcap_ < 0.0f ||
+      !std::isfinite(epsilon_) || epsilon_ < 0.0f) {
+    throw OpError("scale, softcap and qk_norm_epsilon must be finite and not negative");
+  }
+  if (layout != "NB,BS,H,D") {
+    throw OpError("kv_layout \"" + layout + "\" is not supported: the CPU has \"NB,BS,H,D\"",
+                  abi::kNotImplemented);
+  }
+}
+
+void PagedAttention::compute(abi::OrtKernelContext* context) const {
+  Inputs inputs;
+  for (size_t i = 0; i < kInputCount; ++i) {
+    inputs.view[i] = api_.input(context, i, inputs.dims[i]);
+  }
+  Plan plan;
+  plan.kernels = &kernels_;
+  AttentionStep& step = plan.step;
+  step.heads = heads_;
+  step.kv_heads = kv_heads_;
+  step.rotary_offset = rotary_offset_;
+  step.rotary_interleaved = rotary_interleaved_;
+  step.causal = causal_;
+  step.window = window_ > 0 ? window_ : 0;
+  step.softcap = softcap_;
+  step.epsilon = epsilon_;
+  const StepSizes sizes = check_shapes(inputs, &step);
+  const auto floats = [&](size_t i) { return static_cast<float*>(inputs.view[i].data); };
+  const auto ints = [&](size_t i) { return static_cast<const int32_t*>(inputs.view[i].data); };
+  step.scale =
+      scale_ > 0.0f ? scale_ : 1.0f / std::sqrt(static_cast<float>(step.head_size));
+  step.query = floats(kQuery);
+  step.key = floats(kKey);
+  step.value = floats(kValue);
+  step.key_cache = floats(kKeyCache);
+  step.value_cache = floats(kValueCache);
+  step.cu_seqlens = ints(kCuSeqlens);
+  step.past = ints(kPastSeqlens);
+  step.table = ints(kBlockTable);
+  step.slots = ints(kSlotMapping);
+  step.sinks = floats(kHeadSink);
+  step.q_norm = floats(kQNormWeight);
+  step.k_norm = floats(kKNormWeight);
+  if (rotary_) {
+    if (!inputs.view[kCosCache].present()) {
+      throw OpError("do_rotary = 1 needs cos_cache and sin_cache");
+    }
+    step.cos = floats(kCosCache);
+    step.sin = floats(kSinCache);
+  }
+  check_indices(step, sizes, rotary_ ? inputs.view[kCosCache].shape[0] : -1);
+
+  const TensorView& pool = inputs.view[kKeyCache];
+  void* key_out = api_.output(context, kKeyCacheOut, pool.shape, pool.rank);
+  void* value_out = api_.output(context, kValueCacheOut, pool.shape, pool.rank);
+  if (key_out != step.key_cache || value_out != step.value_cache) {
+    throw OpError(
+        "key_cache_out and value_cache_out must be bound to the same memory as key_cache and "
+        "value_cache: bind one OrtValue as input and as output");
+  }
+  const TensorView& query = inputs.view[kQuery];
+  step.output = static_cast<float*>(api_.output(context, kOutput, query.shape, query.rank));
+  if (sizes.tokens == 0) return;
+
+  plan.tokens = sizes.tokens;
+  build(&plan, sizes);
+  const size_t stores = static_cast<size_t>((sizes.tokens + kStoreTokens - 1) / kStoreTokens);
+  if (stores < 4) {
+    kernels_.store(step, 0, sizes.tokens);
+  } else {
+    api_.parallel_for(context, store_callback, stores, &plan);
+  }
+  if (plan.work < kInlineWork || plan.tasks.size() == 1) {
+    for (const Task& task : plan.tasks) run_task(&plan, task);
+  } else {
+    api_.parallel_for(context, attend_callback, plan.tasks.size(), &plan);
+    if (plan.out_of_memory) throw std::bad_alloc();
+  }
+  for (const SplitTile& split : plan.splits) {
+    float* scratch = thread_scratch().reserve(plan.scratch_floats);
+    kernels_.merge(step, plan.tiles[split.tile], split.range.first, split.range.last,
+                   plan.partials.data() + split.partial, scratch);
+  }
+}
+
+}  // namespace ortloom

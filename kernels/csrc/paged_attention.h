@@ -1,0 +1,58 @@
+// ortloom::PagedAttention version 1 (kernels/contract.py) as an ONNX Runtime kernel.
+#ifndef ORTLOOM_PAGED_ATTENTION_H_
+#define ORTLOOM_PAGED_ATTENTION_H_
+
+#include <cstdint>
+#include <string>
+
+#include "attention.h"
+#include "isa.h"
+#include "ort_api.h"
+
+namespace ortloom {
+
+// Positions of the contract's inputs.
+enum Input : size_t {
+  kQuery,
+  kKey,
+  kValue,
+  kKeyCache,
+  kValueCache,
+  kCuSeqlens,
+  kPastSeqlens,
+  kBlockTable,
+  kCosCache,
+  kSinCache,
+  kSlotMapping,
+  kHeadSink,
+  kQNormWeight,
+  kKNormWeight,
+  kKScale,
+  kVScale,
+  kAttentionMetadata,
+  kInputCount,
+};
+enum Output : size_t { kOutput, kKeyCacheOut, kValueCacheOut, kOutputCount };
+
+bool is_optional(size_t input);
+int32_t element_type(size_t input);
+
+class PagedAttention {
+ public:
+  // Reads and checks the attributes; throws OpError.
+  PagedAttention(const Api& api, const abi::OrtKernelInfo* info, const AttentionKernels& kernels);
+
+  // Runs one call; throws OpError before anything is written if an input breaks the contract.
+  void compute(abi::OrtKernelContext* context) const;
+
+ private:
+  Api api_;
+  const AttentionKernels& kernels_;
+  int64_t heads_, kv_heads_, window_, rotary_offset_;
+  float scale_, softcap_, epsilon_;
+  bool rotary_, rotary_interleaved_, causal_;
+};
+
+}  // namespace ortloom
+
+#endif  // ORTLOOM_PAGED_ATTENTION_H_

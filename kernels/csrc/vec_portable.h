@@ -1,0 +1,88 @@
+// 4 float lanes in the compiler's own vector type: SSE2 on x86-64, NEON on arm64. Multiply and add
+// stay two roundings (the files are built with -ffp-contract=off), since baseline x86-64 has no FMA.
+#ifndef ORTLOOM_VEC_PORTABLE_H_
+#define ORTLOOM_VEC_PORTABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace {
+
+typedef float Float4 __attribute__((vector_size(16)));
+typedef int32_t Int4 __attribute__((vector_size(16)));
+
+// One element order, two compilers.
+#if defined(__clang__)
+#define ORTLOOM_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define ORTLOOM_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, Int4{i, j, k, l})
+#endif
+
+struct Vec {
+  Float4 v;
+  static constexpr int kLanes = 4;
+};
+
+constexpr int kRowsPerBlock = 4;
+constexpr int kVectorsPerBlock = 2;
+
+inline Vec splat(float x) { return {Float4{x, x, x, x}}; }
+inline Vec zero() { return splat(0.0f); }
+inline Vec load(const float* p) {
+  Vec a;
+  __builtin_memcpy(&a.v, p, sizeof(a.v));
+  return a;
+}
+inline void store(float* p, Vec a) { __builtin_memcpy(p, &a.v, sizeof(a.v)); }
+inline Vec add(Vec a, Vec b) { return {a.v + b.v}; }
+inline Vec sub(Vec a, Vec b) { return {a.v - b.v}; }
+inline Vec mul(Vec a, Vec b) { return {a.v * b.v}; }
+inline Vec div(Vec a, Vec b) { return {a.v / b.v}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
+inline Vec blend(Int4 mask, Vec yes, Vec no) {
+  return {(Float4)(((Int4)yes.v & mask) | ((Int4)no.v & ~mask))};
+}
+// The second operand wins where one is NaN.
+inline Vec maximum(Vec a, Vec b) { return blend(a.v > b.v, a, b); }
+inline Vec absolute(Vec a) { return {(Float4)((Int4)a.v & 0x7fffffff)}; }
+// yes where a < b, else no
+inline Vec select_less(Vec a, Vec b, Vec yes, Vec no) { return blend(a.v < b.v, yes, no); }
+// The magnitude of a with the sign of b.
+inline Vec with_sign(Vec a, Vec b) {
+  return {(Float4)((Int4)a.v | ((Int4)b.v & ~0x7fffffff))};
+}
+// Bits of a shifted left into the exponent field.
+inline Vec to_exponent(Vec a) { return {(Float4)((Int4)a.v << 23)}; }
+
+inline float reduce_add(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+
+inline float reduce_max(Vec a) {
+  const float x = a.v[0] > a.v[2] ? a.v[0] : a.v[2];
+  const float y = a.v[1] > a.v[3] ? a.v[1] : a.v[3];
+  return x > y ? x : y;
+}
+
+// Column d of out (leading dimension ld) gets element d of each of the 16 rows.
+inline void transpose_group(const float* in, ptrdiff_t stride, int columns, float* out,
+                            ptrdiff_t ld) {
+  for (int c = 0; c < columns; c += 4) {
+    for (int j = 0; j < 16; j += 4) {
+      const float* p = in + j * stride + c;
+      const Float4 r0 = load(p).v, r1 = load(p + stride).v;
+      const Float4 r2 = load(p + 2 * stride).v, r3 = load(p + 3 * stride).v;
+      const Float4 low01 = ORTLOOM_SHUFFLE(r0, r1, 0, 4, 1, 5);
+      const Float4 high01 = ORTLOOM_SHUFFLE(r0, r1, 2, 6, 3, 7);
+      const Float4 low23 = ORTLOOM_SHUFFLE(r2, r3, 0, 4, 1, 5);
+      const Float4 high23 = ORTLOOM_SHUFFLE(r2, r3, 2, 6, 3, 7);
+      float* o = out + c * ld + j;
+      store(o, {ORTLOOM_SHUFFLE(low01, low23, 0, 1, 4, 5)});
+      store(o + ld, {ORTLOOM_SHUFFLE(low01, low23, 2, 3, 6, 7)});
+      store(o + 2 * ld, {ORTLOOM_SHUFFLE(high01, high23, 0, 1, 4, 5)});
+      store(o + 3 * ld, {ORTLOOM_SHUFFLE(high01, high23, 2, 3, 6, 7)});
+    }
+  }
+}
+
+}  // namespace
+
+#endif  // ORTLOOM_VEC_PORTABLE_H_

@@ -1,0 +1,109 @@
+"""Registering the op library with ONNX Runtime, and the self-test the engine runs at start."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ortloom.errors import KernelUnavailable
+from ortloom.kernels.contract import DOMAIN, PAGED_ATTENTION, PagedAttentionAttributes
+from ortloom.kernels.isa import isa_report
+from ortloom.kernels.library import NO_OPS_VARIABLE, library_path
+from ortloom.kernels.probe_model import paged_attention_model
+from ortloom.kernels.reference import paged_attention
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["NO_OPS_VARIABLE", "isa_tier", "library_path", "register", "self_test"]
+
+SELF_TEST_TOLERANCE = 5e-6
+"""Of the largest output, as in the numerics suite."""
+
+
+def isa_tier() -> str:
+    """Instruction set tier that our ops use: "avx512", "avx2" or "portable".
+
+    Raises:
+        KernelUnavailable: no library, or ORTLOOM_CPU_ISA names a tier that cannot run here.
+    """
+    return isa_report().used
+
+
+def register(session_options: "onnxruntime.SessionOptions") -> None:
+    """Give the sessions made from these options our ops; call it once for each options object.
+
+    Raises:
+        KernelUnavailable: no library, or it cannot be loaded, or the tier cannot be used.
+    """
+    path = library_path()
+    try:
+        session_options.register_custom_ops_library(str(path))
+    except Exception as error:  # onnxruntime raises its own classes, which share no base
+        raise KernelUnavailable(f"{path} cannot be registered: {error}") from error
+
+
+def _self_test_inputs() -> dict[str, npt.NDArray[np.generic]]:
+    """A prefill of 3 tokens beside one token that has 17 in the cache; blocks out of order."""
+    generator = np.random.default_rng(7)
+
+    def draw(*shape: int) -> npt.NDArray[np.float32]:
+        return generator.standard_normal(shape, dtype=np.float32)
+
+    return {
+        "query": draw(4, 4 * 64),
+        "key": draw(4, 2 * 64),
+        "value": draw(4, 2 * 64),
+        "key_cache": draw(5, 16, 2, 64),
+        "value_cache": draw(5, 16, 2, 64),
+        "cumulative_sequence_length": np.array([0, 3, 4], dtype=np.int32),
+        "past_seqlens": np.array([0, 17], dtype=np.int32),
+        "block_table": np.array([[3, -1], [4, 1]], dtype=np.int32),
+        "slot_mapping": np.array([48, 49, 50, 17], dtype=np.int32),
+    }
+
+
+def self_test() -> None:
+    """Run a tiny graph through ONNX Runtime and the library and compare with the oracle.
+
+    Raises:
+        KernelUnavailable: the library is missing, cannot be loaded, or computes something else.
+    """
+    import onnxruntime as ort
+
+    attributes = PagedAttentionAttributes(num_heads=4, kv_num_heads=2)
+    inputs = _self_test_inputs()
+    expected = paged_attention(attributes, inputs)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    register(options)
+    try:
+        session = ort.InferenceSession(
+            paged_attention_model(attributes), options, providers=["CPUExecutionProvider"]
+        )
+        binding = session.io_binding()
+        pools = {}
+        for name, array in inputs.items():
+            value = ort.OrtValue.ortvalue_from_numpy(array)
+            binding.bind_ortvalue_input(name, value)
+            if name.endswith("_cache"):
+                binding.bind_ortvalue_output(f"{name}_out", value)
+                pools[name] = value
+        binding.bind_output("output")
+        session.run_with_iobinding(binding)
+        output = binding.get_outputs()[-1].numpy()
+    except Exception as error:  # onnxruntime raises its own classes, which share no base
+        raise KernelUnavailable(
+            f"self-test of {DOMAIN}::{PAGED_ATTENTION} failed to run: {error}"
+        ) from error
+    for name, got, wanted in (
+        ("output", output, expected.output),
+        ("key_cache", pools["key_cache"].numpy(), expected.key_cache),
+        ("value_cache", pools["value_cache"].numpy(), expected.value_cache),
+    ):
+        difference = float(np.max(np.abs(got - wanted)))
+        if not difference <= SELF_TEST_TOLERANCE * float(np.max(np.abs(wanted))):
+            raise KernelUnavailable(
+                f"self-test of {DOMAIN}::{PAGED_ATTENTION} failed: {name} is off by {difference:g}"
+            )
