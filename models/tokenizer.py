@@ -1,0 +1,207 @@
+"""Text to token ids and back: a tokenizer folder read with the `tokenizers` library.
+
+Knows tokenizer.json and tokenizer_config.json; does not know chat templates, requests or the
+model. Text clean-up after decoding is never done, so that decoding a sequence piece by piece and
+at once give the same text.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from ortloom.errors import InvalidRequest, ManifestError
+
+REPLACEMENT = "\ufffd"
+"""What decoding puts where bytes are not a character (yet)."""
+
+_WORD_BOUNDARY = "\u2581"
+_NAMED_SPECIAL = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The character each byte is written as in byte-level vocabularies, inverted."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = {chr(byte): byte for byte in plain}
+    others = (byte for byte in range(256) if byte not in set(plain))
+    return alphabet | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
+
+
+def _types(node: object) -> set[str]:
+    """All `type` names inside a tokenizer.json component, nested sequences included."""
+    found: set[str] = set()
+    if isinstance(node, dict):
+        if isinstance(node.get("type"), str):
+            found.add(node["type"])
+        for value in node.values():
+            found |= _types(value)
+    elif isinstance(node, list):
+        for value in node:
+            found |= _types(value)
+    return found
+
+
+def _content(token: object) -> str | None:
+    """A token of tokenizer_config.json: a string or an object with `content`."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+class Tokenizer:
+    """A loaded tokenizer; safe to share between threads (encoding and decoding do not change it).
+
+    Args:
+        backend: the tokenizer of tokenizer.json; its truncation and padding are switched off.
+        config: tokenizer_config.json as a dict; only special token names are read.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.config = config
+        added = backend.get_added_tokens_decoder()
+        self._added: dict[int, str] = {int(i): token.content for i, token in added.items()}
+        self.special_ids = frozenset(int(i) for i, token in added.items() if token.special)
+        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._kinds = _types(json.loads(backend.to_str()).get("decoder"))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Read a tokenizer folder.
+
+        Raises:
+            ManifestError: tokenizer.json is missing or unreadable.
+        """
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ManifestError(f"'{folder}' has no tokenizer.json")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise ManifestError(f"tokenizer.json cannot be read: {error}") from None
+        config: dict[str, Any] = {}
+        try:
+            loaded = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        except FileNotFoundError:
+            loaded = {}
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"tokenizer_config.json cannot be read: {error}") from None
+        if isinstance(loaded, dict):
+            config = loaded
+        return cls(backend, config)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """Named special tokens (`bos_token` …) as templates see them; absent ones are left out."""
+        pairs = ((name, _content(self.config.get(name))) for name in _NAMED_SPECIAL)
+        return {name: text for name, text in pairs if text is not None}
+
+    def _named_id(self, name: str) -> int | None:
+        text = _content(self.config.get(name))
+        return None if text is None else self._backend.token_to_id(text)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Id of the beginning-of-sequence token, or None."""
+        return self._named_id("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of the end-of-sequence token, or None."""
+        return self._named_id("eos_token")
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Special tokens written out in the text become their ids.
+
+        Raises:
+            InvalidRequest: the text is not valid Unicode (a lone surrogate).
+        """
+        try:
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except (UnicodeEncodeError, TypeError):  # the library has no name for it
+            raise InvalidRequest(
+                "The text is not valid Unicode (it holds half of a pair)."
+            ) from None
+
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str:
+        """Text of token ids; ids above the vocabulary decode to nothing.
+
+        With `spaces_between_special_tokens` False (and special tokens kept) neighbouring added
+        tokens are put together without what the decoder writes between them.
+        """
+        if skip_special_tokens or spaces_between_special_tokens:
+            return str(self._backend.decode(list(token_ids), skip_special_tokens))
+        text = ""
+        segment: list[int] = []
+        context: list[int] = []
+        for token in token_ids:
+            last = segment[-1] if segment else (context[-1] if context else None)
+            if token in self._added and last in self._added:
+                text += self._with_context(context, segment) + self._added[token]
+                context, segment = [token], []
+            else:
+                segment.append(token)
+        return text + self._with_context(context, segment)
+
+    def _with_context(self, context: list[int], segment: list[int]) -> str:
+        """Text of `segment` as it reads after `context`."""
+        whole = str(self._backend.decode(context + segment, False))
+        return whole[len(self._backend.decode(context, False)) :] if context else whole
+
+    def is_added(self, token_id: int) -> bool:
+        """True for tokens outside the learned vocabulary (special ones are among them)."""
+        return token_id in self._added
+
+    def token_str(self, token_id: int) -> str:
+        """The token as the vocabulary writes it (`Ġworld`); empty for ids without a token."""
+        return str(self._backend.id_to_token(token_id) or "")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token adds to the text; empty for ids without a token."""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        token = self.token_str(token_id)
+        if "ByteLevel" in self._kinds:
+            return bytes(_BYTE_OF_CHAR[c] for c in token if c in _BYTE_OF_CHAR)
+        if "ByteFallback" in self._kinds and len(token) == 6 and token.startswith("<0x"):
+            return bytes([int(token[3:5], 16)])
+        if "WordPiece" in self._kinds:
+            return (token[2:] if token.startswith("##") else " " + token).encode()
+        if self._kinds & {"Metaspace", "Replace"}:
+            token = token.replace(_WORD_BOUNDARY, " ")
+        return token.encode()
+
+    def token_text(self, token_id: int) -> str:
+        """The token alone as text, special ones included; part of a character gives U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    @property
+    def chat_templates(self) -> dict[str, str]:
+        """Templates of tokenizer_config.json by name; the single one is `default`."""
+        found = self.config.get("chat_template")
+        if isinstance(found, str):
+            return {"default": found}
+        if isinstance(found, list):
+            entries = [e for e in found if isinstance(e, dict)]
+            return {str(e.get("name")): str(e.get("template")) for e in entries}
+        return {}

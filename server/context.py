@@ -1,0 +1,58 @@
+"""What every handler of one front needs: `context_of(request)` gives the front's `FrontContext`.
+
+The objects are made once, before the front accepts its first request, and live as long as it does.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sanic import Request, Sanic
+
+from ortloom.config import Config
+from ortloom.models.manifest import Manifest
+from ortloom.runtime.client import EngineClient
+from ortloom.server.inflight import InFlight
+from ortloom.server.metrics import FrontMetrics
+from ortloom.server.metrics_hub import LocalMetricsHub, MetricsHub
+
+if TYPE_CHECKING:
+    from ortloom.models.chat_template import ChatTemplate
+    from ortloom.models.generation_config import GenerationDefaults
+    from ortloom.models.tokenizer import Tokenizer
+
+
+@dataclass(slots=True, eq=False)
+class FrontContext:
+    """The long-lived objects of one front.
+
+    `created` is the front's start in unix seconds (the `created` of model cards). `served_names`
+    is never empty; the first one is echoed in replies.
+    """
+
+    config: Config
+    manifest: Manifest
+    client: EngineClient
+    metrics: FrontMetrics
+    tokenizer: "Tokenizer | None"
+    chat_template: "ChatTemplate | None"
+    defaults: "GenerationDefaults"
+    created: int
+    served_names: tuple[str, ...]
+    in_flight: InFlight = field(default_factory=InFlight)
+    metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
+
+    @property
+    def draining(self) -> bool:
+        """True once the front takes no new requests."""
+        return self.in_flight.draining
+
+
+def context_of(request: Request) -> FrontContext:
+    """The context of the front that serves this request."""
+    return context_of_app(request.app)
+
+
+def context_of_app(app: Sanic) -> FrontContext:
+    """The context of an app made by `create_app`."""
+    context: FrontContext = app.ctx.front
+    return context

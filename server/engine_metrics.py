@@ -1,0 +1,149 @@
+"""The engine's numbers as metric families. They are cumulative and counted once, however many
+fronts there are."""
+
+from itertools import accumulate
+
+from ortloom.runtime.messages import ITERATION_TOKENS_BUCKETS, EngineReady, EngineStats
+from ortloom.server.metrics_snapshot import Family
+from ortloom.server.metrics_text import series_name
+
+_COUNTERS = (
+    ("prompt_tokens", "Prompt tokens processed in prefill, cached ones included."),
+    ("prompt_tokens_cached", "Prompt tokens that needed no compute."),
+    ("generation_tokens", "Generated tokens."),
+    ("num_preemptions", "Preempted requests."),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    ("admission_rejections", "Requests refused by an admission limit."),
+)
+_ALWAYS_ZERO = (
+    ("external_prefix_cache_queries", "Prompt tokens looked up through a KV connector."),
+    ("external_prefix_cache_hits", "Prompt tokens found through a KV connector."),
+    ("mm_cache_queries", "Media items looked up in the processor cache."),
+    ("mm_cache_hits", "Media items found in the processor cache."),
+)
+
+
+class EngineFamilies:
+    """Builds the engine's families for one exposition.
+
+    Args:
+        model_name: the first served name.
+        created: unix seconds since which the counters count.
+    """
+
+    def __init__(self, model_name: str, created: float) -> None:
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._created = created
+
+    def build(self, stats: EngineStats, ready: EngineReady | None) -> list[Family]:
+        """All families; `ready` None leaves out what is only known after start-up."""
+        families = [*self._gauges(stats), *self._counters(stats), self._iteration(stats)]
+        if ready is not None:
+            families.append(self._cache_config(ready))
+        return families
+
+    def _gauge(self, name: str, text: str, values: dict[tuple[str, str] | None, float]) -> Family:
+        full = f"vllm:{name}"
+        series = {
+            series_name(full, self._labels | (dict([extra]) if extra else {})): value
+            for extra, value in values.items()
+        }
+        return Family(full, text, "gauge", "live", series)
+
+    def _gauges(self, stats: EngineStats) -> list[Family]:
+        deferred = stats.num_waiting_deferred
+        waiting = stats.num_requests_waiting
+        return [
+            self._gauge(
+                "num_requests_running",
+                "Requests in the running batch.",
+                {None: stats.num_requests_running},
+            ),
+            self._gauge("num_requests_waiting", "Queued requests.", {None: waiting}),
+            self._gauge(
+                "num_requests_waiting_by_reason",
+                "Queued requests by reason.",
+                {
+                    ("reason", "capacity"): waiting - deferred,
+                    ("reason", "deferred"): deferred,
+                },
+            ),
+            self._gauge(
+                "kv_cache_usage_perc",
+                "Share of KV blocks in use, 0 to 1.",
+                {None: stats.kv_cache_usage},
+            ),
+            self._gauge(
+                "engine_sleep_state",
+                "1 for the state the engine is in.",
+                {
+                    ("sleep_state", "awake"): 1,
+                    ("sleep_state", "weights_offloaded"): 0,
+                    ("sleep_state", "discard_all"): 0,
+                },
+            ),
+        ]
+
+    def _counter(self, name: str, text: str, values: dict[tuple[str, str] | None, float]) -> Family:
+        full = f"vllm:{name}"
+        series: dict[str, float] = {}
+        for suffix in ("_total", "_created"):
+            for extra, value in values.items():
+                labels = self._labels | (dict([extra]) if extra else {})
+                series[series_name(full + suffix, labels)] = (
+                    value if suffix == "_total" else self._created
+                )
+        return Family(full, text, "counter", "sum", series)
+
+    def _counters(self, stats: EngineStats) -> list[Family]:
+        families = [
+            self._counter(name, text, {None: getattr(stats, name)}) for name, text in _COUNTERS
+        ]
+        families += [self._counter(name, text, {None: 0}) for name, text in _ALWAYS_ZERO]
+        cached = stats.prompt_tokens_cached
+        families.append(
+            self._counter(
+                "prompt_tokens_by_source",
+                "Prompt tokens by origin.",
+                {
+                    ("source", "local_compute"): stats.prompt_tokens - cached,
+                    ("source", "local_cache_hit"): cached,
+                    ("source", "external_kv_transfer"): 0,
+                },
+            )
+        )
+        families.append(
+            self._counter(
+                "prompt_tokens_cached_by_source",
+                "Prompt tokens that needed no compute, by origin.",
+                {
+                    ("source", "local_cache_hit"): cached,
+                    ("source", "external_kv_transfer"): 0,
+                },
+            )
+        )
+        return families
+
+    def _iteration(self, stats: EngineStats) -> Family:
+        full = "vllm:iteration_tokens_total"
+        counts = list(stats.iteration_tokens) or [0] * (len(ITERATION_TOKENS_BUCKETS) + 1)
+        bounds = [f"{bound}.0" for bound in ITERATION_TOKENS_BUCKETS] + ["+Inf"]
+        series: dict[str, float] = {}
+        total = 0
+        for bound, total in zip(bounds, accumulate(counts), strict=True):
+            series[series_name(f"{full}_bucket", self._labels | {"le": bound})] = total
+        series[series_name(f"{full}_count", self._labels)] = total
+        series[series_name(f"{full}_sum", self._labels)] = stats.iteration_tokens_sum
+        series[series_name(f"{full}_created", self._labels)] = self._created
+        return Family(full, "Tokens computed in one step.", "histogram", "sum", series)
+
+    def _cache_config(self, ready: EngineReady) -> Family:
+        labels = {"engine": "0", **ready.cache_config}
+        labels.setdefault("block_size", str(ready.block_size))
+        labels.setdefault("num_gpu_blocks", str(ready.num_blocks))
+        labels.setdefault("enable_prefix_caching", str(ready.enable_prefix_caching))
+        full = "vllm:cache_config_info"
+        return Family(
+            full, "The cache configuration.", "gauge", "live", {series_name(full, labels): 1}
+        )

@@ -1,0 +1,174 @@
+"""The front process: `python -m ortloom.server.front --handoff-fd N`, started by the supervisor."""
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from sanic import Sanic
+
+from ortloom import logs
+from ortloom.errors import EngineDead, OrtloomError
+from ortloom.models.chat_template import ChatTemplate
+from ortloom.models.generation_config import GenerationDefaults
+from ortloom.models.manifest import Manifest
+from ortloom.models.tokenizer import Tokenizer
+from ortloom.runtime.zmq_client import ZmqClient
+from ortloom.server.app import create_app, route_lines
+from ortloom.server.context import FrontContext
+from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame
+from ortloom.server.metrics import FrontMetrics
+from ortloom.server.protocol import LoomProtocol
+from ortloom.server.supervisor_link import SupervisorLink
+
+_PR_SET_PDEATHSIG = 1
+_BACKLOG = 2048
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the supervisor ends (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent or parent == 1:
+        os._exit(1)
+
+
+def build_context(handoff: Handoff) -> FrontContext:
+    """Load what a front needs of the bundle.
+
+    Raises:
+        ManifestError: the bundle, its tokenizer or its template cannot be used.
+        ConfigError: a generation or template setting does not fit.
+    """
+    config = handoff.config
+    model = config.model
+    bundle = Path(model.bundle)
+    manifest = Manifest.load(bundle)
+    tokenizer = None
+    if not model.skip_tokenizer_init:
+        tokenizer = Tokenizer.load(Path(model.tokenizer) if model.tokenizer else bundle)
+    names = model.served_model_names or (model.bundle,)
+    limit = model.max_model_len or manifest.architecture.max_position_embeddings
+    if limit < 1:
+        limit = manifest.architecture.max_position_embeddings
+    return FrontContext(
+        config=config,
+        manifest=manifest,
+        client=ZmqClient(handoff.engine_address),
+        metrics=FrontMetrics(names[0], limit, config.log.log_stats),
+        tokenizer=tokenizer,
+        chat_template=(
+            None
+            if tokenizer is None
+            else ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
+        ),
+        defaults=GenerationDefaults.resolve(
+            bundle,
+            model.generation_config,
+            model.override_generation_config,
+            manifest.architecture.eos_token_ids,
+        ),
+        created=int(handoff.started),
+        served_names=names,
+    )
+
+
+class Stopper:
+    """Ends the event loop once, however often and however early it is asked to.
+
+    Sanic's own signal handler stops whatever the loop is running; during its start-up steps that
+    stop is lost and the server would run on.
+    """
+
+    def __init__(self, app: Sanic) -> None:
+        self._app = app
+        self._task: asyncio.Task[None] | None = None
+
+    def request(self) -> None:
+        """Stop serving as soon as the server is up."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._stop())
+
+    async def _stop(self) -> None:
+        while not self._app.state.is_running:
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().stop()
+
+
+def run_app(app: Sanic, front: FrontContext, handoff: Handoff, control: socket.socket) -> None:
+    """Serve until SIGTERM or the supervisor's Drain; the drain is a listener of the app."""
+    stopper = Stopper(app)
+    link = SupervisorLink(control, front, stopper.request)
+    front.metrics_hub = link
+
+    async def start(app: Sanic) -> None:
+        await link.start()
+        await front.client.start()
+        app.add_task(_report_ready(app, front, link))
+
+    async def stop(app: Sanic) -> None:
+        await link.close()
+        await front.client.close()
+
+    async def take_signals(app: Sanic) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopper.request)
+
+    app.register_listener(start, "before_server_start")
+    app.register_listener(take_signals, "after_server_start")
+    app.register_listener(stop, "after_server_stop")
+    gc.collect()
+    gc.freeze()  # what loading made lives for ever
+    app.run(
+        sock=socket.socket(fileno=handoff.listen_fd),
+        protocol=LoomProtocol,
+        single_process=True,
+        backlog=_BACKLOG,
+        register_sys_signals=False,
+        access_log=False,
+        motd=False,
+    )
+
+
+async def _report_ready(app: Sanic, front: FrontContext, link: SupervisorLink) -> None:
+    client = front.client
+    if not isinstance(client, ZmqClient):
+        return
+    try:
+        ready = await client.wait_ready()
+    except EngineDead:
+        return
+    link.send(FrontReady(ready, route_lines(app), front.defaults.describe()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry of the process; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="ortloom-front", description="One ortloom front.")
+    parser.add_argument("--handoff-fd", type=int, required=True)
+    options = parser.parse_args(arguments)
+    die_with_parent()
+    with open(options.handoff_fd, "rb") as file:
+        handoff = msgspec.msgpack.decode(file.read(), type=Handoff)
+    logs.set_up(handoff.config.log.level, f"front-{handoff.index}")
+    control = socket.socket(fileno=handoff.control_fd)
+    try:
+        front = build_context(handoff)
+        app = create_app(front)
+    except OrtloomError as error:
+        control.sendall(frame(FrontFailed(str(error), error.exit_code)))
+        return error.exit_code
+    run_app(app, front, handoff, control)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""POST /v1/completions: body to job, and the job's samples to a reply or a stream."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sanic import HTTPResponse, Request
+
+from ortloom.errors import InvalidRequest, UnsupportedParameter
+from ortloom.runtime.messages import TokenLogprobs
+from ortloom.server.context import FrontContext
+from ortloom.server.openai.generation import GenerationJob, PromptJob, generate
+from ortloom.server.openai.lengths import COMPLETION_MAX_TOKENS
+from ortloom.server.openai.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
+from ortloom.server.openai.prompts import Prompt, parse_prompts
+from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
+from ortloom.server.openai.sample import Piece, Sample
+from ortloom.server.openai.sampling import sampling_params
+from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.to_engine import (
+    check_model,
+    encode,
+    make_job,
+    output_limit,
+    prompt_job,
+    response_id,
+    sampling_context,
+    tokenizer_of,
+)
+from ortloom.server.openai.usage import UsageCounter
+from ortloom.server.openai.wire_completion import CompletionRequest
+from ortloom.server.sse import SseWriter
+
+
+@dataclass(slots=True)
+class Completion:
+    """One completion request on its way.
+
+    Attributes:
+        only_prompt: echo with max_tokens 0; the engine's one token is dropped.
+        logprobs: builds logprobs, None = not asked for.
+    """
+
+    body: CompletionRequest
+    front: FrontContext
+    job: GenerationJob
+    head: ReplyHead
+    usage: UsageCounter
+    only_prompt: bool
+    logprobs: CompletionLogprobs | None
+
+    def prompt_of(self, index: int) -> PromptJob:
+        """The prompt of a choice."""
+        return self.job.prompts[index // self.job.n]
+
+    def pieces(self) -> AsyncGenerator[Piece, None]:
+        """The engine's work, without tokens nobody asked for."""
+        front = self.front
+        pieces = generate(self.job, front.client, front.tokenizer, front.metrics)
+        return _without_output(pieces) if self.only_prompt else pieces
+
+    def echo_text(self, index: int) -> str:
+        """The prompt as text, for echo."""
+        prompt = self.prompt_of(index)
+        if prompt.text is not None:
+            return prompt.text
+        tokenizer = tokenizer_of(self.front)
+        return tokenizer.decode(prompt.token_ids, self.job.params.skip_special_tokens)
+
+
+async def _without_output(
+    pieces: AsyncGenerator[Piece, None],
+) -> AsyncGenerator[Piece, None]:
+    async with aclosing(pieces):
+        async for piece in pieces:
+            piece.text, piece.token_ids, piece.logprobs = "", [], []
+            if piece.finish_reason is not None:
+                piece.finish_reason, piece.stop_reason = "length", None
+            yield piece
+
+
+async def prepare(body: CompletionRequest, request: Request, front: FrontContext) -> Completion:
+    """Check a body and make its job.
+
+    Raises:
+        RequestError: what is wrong, naming the field.
+    """
+    check_model(body.model, front)
+    if body.prompt_embeds is not None:
+        raise UnsupportedParameter("prompt_embeds is not enabled.", "prompt_embeds")
+    if body.suffix:
+        raise UnsupportedParameter("suffix is not supported.", "suffix")
+    context = sampling_context(front)
+    echo = bool(body.echo)
+    only_prompt = echo and body.max_tokens == 0
+    scored = body.logprobs if echo and body.prompt_logprobs is None else body.prompt_logprobs
+    params = sampling_params(body, context, body.logprobs, scored)
+    requested = 1 if only_prompt else body.max_tokens
+    limit = output_limit(requested, COMPLETION_MAX_TOKENS, front)
+    prompts = []
+    for prompt in parse_prompts(body.prompt, front.config.front.max_prompts):
+        ids, text = await _token_ids(prompt, body, front)
+        made = prompt_job(ids, text, body, limit, params, context)
+        cut = len(made.token_ids) != len(ids)
+        prompts.append(PromptJob(made.token_ids, None, made.max_tokens) if cut else made)
+    response = response_id("cmpl", request, body.request_id)
+    job = make_job(response, prompts, params, body, request, front)
+    names = TokenNames(front.tokenizer, _as_ids(body, front))
+    keep_all = body.logprob_token_ids is not None
+    return Completion(
+        body=body,
+        front=front,
+        job=job,
+        head=ReplyHead(response, "text_completion", front),
+        usage=UsageCounter(job, front.config.front.enable_prompt_tokens_details),
+        only_prompt=only_prompt,
+        logprobs=None
+        if body.logprobs is None
+        else CompletionLogprobs(names, body.logprobs, keep_all),
+    )
+
+
+def _as_ids(body: CompletionRequest, front: FrontContext) -> bool:
+    asked = body.return_tokens_as_token_ids
+    return front.config.front.return_tokens_as_token_ids if asked is None else asked
+
+
+async def _token_ids(
+    prompt: Prompt, body: CompletionRequest, front: FrontContext
+) -> tuple[list[int], str | None]:
+    if isinstance(prompt, list):
+        return prompt, None
+    add = True if body.add_special_tokens is None else body.add_special_tokens
+    ids = await encode(tokenizer_of(front), prompt, add)
+    if not ids:
+        raise InvalidRequest("The prompt must not be empty.", "prompt")
+    return ids, prompt
+
+
+async def answer(completion: Completion) -> HTTPResponse:
+    """The whole reply."""
+    job = completion.job
+    samples = [Sample(i) for i in range(len(job.prompts) * job.n)]
+    async with aclosing(completion.pieces()) as pieces:
+        async for piece in pieces:
+            samples[piece.index].add(piece)
+    for sample in samples:
+        completion.usage.add_sample(sample)
+    body = {
+        **completion.head.members,
+        "choices": [_choice(completion, sample) for sample in samples],
+        "service_tier": None,
+        "system_fingerprint": completion.head.fingerprint,
+        "usage": completion.usage.whole(),
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+    return json_response(body)
+
+
+def _choice(completion: Completion, sample: Sample) -> dict[str, Any]:
+    body, prompt = completion.body, completion.prompt_of(sample.index)
+    text = "".join(sample.text)
+    token_ids = sample.token_ids
+    positions: list[TokenLogprobs | None] = list(sample.logprobs)
+    if body.echo:
+        text = completion.echo_text(sample.index) + text
+        token_ids = prompt.token_ids + token_ids
+        positions = [*(sample.prompt_logprobs or ()), *positions]
+    logprobs = None
+    if completion.logprobs is not None:
+        logprobs = completion.logprobs.build(token_ids, positions, 0)
+    listed = None
+    if sample.prompt_logprobs is not None:
+        listed = prompt_logprobs(sample.prompt_logprobs, completion.front.tokenizer)
+    return {
+        "index": sample.index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": sample.finish_reason,
+        "stop_reason": sample.stop_reason,
+        "token_ids": sample.token_ids if body.return_token_ids else None,
+        "prompt_logprobs": listed,
+        "prompt_token_ids": prompt.token_ids if body.return_token_ids else None,
+        "routed_experts": None,
+    }
+
+
+async def stream(completion: Completion, request: Request) -> None:
+    """The reply as events; errors before the first engine output are raised."""
+    chunks = _Chunks(completion)
+    pieces = every(completion.pieces(), completion.body.stream_interval)
+    async with SseWriter(request) as sse, aclosing(pieces):
+        async for piece in pieces:
+            await sse.send(chunks.chunk(piece))
+        if chunks.usage.last:
+            await sse.send(chunks.last())
+
+
+class _Chunks:
+    """Makes the events of one stream; remembers how much text each choice has sent."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
+        force = completion.front.config.front.enable_force_include_usage
+        self.usage = StreamUsage(completion.body, force)
+        self._sent: dict[int, int] = {}
+
+    def chunk(self, piece: Piece) -> bytes:
+        """The event of one piece."""
+        completion = self._completion
+        body, prompt = completion.body, completion.prompt_of(piece.index)
+        completion.usage.add(piece)
+        first = piece.index not in self._sent
+        offset = self._sent.get(piece.index, 0)
+        text, token_ids = piece.text, piece.token_ids
+        positions: list[TokenLogprobs | None] = list(piece.logprobs)
+        if first and body.echo:
+            text = completion.echo_text(piece.index) + text
+            token_ids = prompt.token_ids + token_ids
+            positions = [*(piece.output.prompt_logprobs or ()), *positions]
+        self._sent[piece.index] = offset + len(text)
+        logprobs = None
+        if completion.logprobs is not None:
+            logprobs = completion.logprobs.build(token_ids, positions, offset)
+        shows_prompt = first and (body.echo or body.return_token_ids)
+        choice = {
+            "index": piece.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+            "prompt_token_ids": prompt.token_ids if shows_prompt else None,
+            "token_ids": piece.token_ids if body.return_token_ids else None,
+        }
+        event: dict[str, Any] = {**completion.head.members, "choices": [choice]}
+        if self.usage.every:
+            event["usage"] = completion.usage.running()
+        if piece.finish_reason is not None and not self.usage.last:
+            event["system_fingerprint"] = completion.head.fingerprint
+        return msgspec.json.encode(event)
+
+    def last(self) -> bytes:
+        """The usage event."""
+        completion = self._completion
+        event = {
+            **completion.head.members,
+            "choices": [],
+            "usage": completion.usage.last_chunk(),
+            "system_fingerprint": completion.head.fingerprint,
+        }
+        return msgspec.json.encode(event)

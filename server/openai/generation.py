@@ -1,0 +1,164 @@
+"""All samples of one API request at once: engine requests out, pieces in the order they come.
+
+Whatever ends the iteration (the last piece, an error, a client that left) ends every engine
+request that is still open.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+
+from ortloom.errors import InvalidRequest
+from ortloom.models.tokenizer import Tokenizer
+from ortloom.runtime.client import EngineClient
+from ortloom.runtime.messages import EngineRequest
+from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.server.metrics import FrontMetrics, RequestMetrics
+from ortloom.server.openai.sample import Piece, SampleText
+from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
+
+
+@dataclass(slots=True, frozen=True)
+class PromptJob:
+    """One prompt with its n samples.
+
+    Attributes:
+        token_ids: the prompt.
+        text: the prompt's text as given, None for token-id prompts.
+        max_tokens: output limit of each sample.
+    """
+
+    token_ids: list[int]
+    text: str | None
+    max_tokens: int
+
+
+@dataclass(slots=True, frozen=True)
+class GenerationJob:
+    """One API request, ready for the engine.
+
+    `response_id` is the id the client sees; `n` samples are made for each prompt.
+    """
+
+    response_id: str
+    prompts: list[PromptJob]
+    params: SamplingParams
+    n: int
+    priority: int
+    cache_salt: str | None
+    arrival: float
+
+    def engine_requests(self) -> list[EngineRequest]:
+        """One request a sample, in the order of choice indexes. Their ids are unique even if the
+        client repeats a request id."""
+        unique = uuid.uuid4().hex[:8]
+        return [
+            EngineRequest(
+                request_id=f"{self.response_id}-{unique}-{number * self.n + sample}",
+                prompt_token_ids=prompt.token_ids,
+                sampling=for_sample(self.params, prompt.max_tokens, sample),
+                arrival_time=self.arrival,
+                priority=self.priority,
+                cache_salt=self.cache_salt,
+            )
+            for number, prompt in enumerate(self.prompts)
+            for sample in range(self.n)
+        ]
+
+
+async def generate(
+    job: GenerationJob,
+    client: EngineClient,
+    tokenizer: Tokenizer | None,
+    metrics: FrontMetrics,
+) -> AsyncGenerator[Piece, None]:
+    """The pieces of all samples, interleaved as the engine makes them.
+
+    Raises:
+        InvalidRequest, QueueFull, EngineDead, RequestFailed: as `EngineClient.generate`.
+    """
+    with ExitStack() as stack:
+        measured = [
+            stack.enter_context(
+                metrics.request(
+                    prompt_tokens=len(prompt.token_ids),
+                    max_tokens=prompt.max_tokens,
+                    n=job.n,
+                    arrival=job.arrival,
+                )
+            )
+            for prompt in job.prompts
+        ]
+        requests = job.engine_requests()
+        streams = [
+            _sample(i, request, client, tokenizer, measured[i // job.n])
+            for i, request in enumerate(requests)
+        ]
+        merged = streams[0] if len(streams) == 1 else _merge(streams)
+        async with aclosing(merged):
+            async for piece in merged:
+                yield piece
+
+
+async def _sample(
+    index: int,
+    request: EngineRequest,
+    client: EngineClient,
+    tokenizer: Tokenizer | None,
+    measured: RequestMetrics,
+) -> AsyncGenerator[Piece, None]:
+    text = SampleText(index, tokenizer, request.prompt_token_ids, request.sampling)
+    outputs = client.generate(request)
+    try:
+        async for output in outputs:
+            piece = text.push(output)
+            measured.on_output(piece.output, time.monotonic())
+            yield piece
+            if text.stopped:
+                await client.abort([request.request_id], "stop")
+                return
+    except InvalidRequest as error:
+        if error.param in ENGINE_ANSWERED_WITHOUT_PARAM:
+            error.param = None
+        raise
+    finally:
+        await _close(outputs)
+
+
+async def _close(outputs: AsyncIterator[object]) -> None:
+    """Close an iterator that may be a generator; closing ends the engine's request."""
+    if isinstance(outputs, AsyncGenerator):
+        await outputs.aclose()
+
+
+async def _merge(streams: list[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:
+    """Interleave; the first error of any stream ends all."""
+    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+
+    async def pump(stream: AsyncGenerator[Piece, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for piece in stream:
+                    queue.put_nowait(piece)
+            queue.put_nowait(None)
+        except Exception as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    try:
+        open_streams = len(tasks)
+        while open_streams:
+            item = await queue.get()
+            if item is None:
+                open_streams -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

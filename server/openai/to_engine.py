@@ -1,0 +1,189 @@
+"""From a request body to a `GenerationJob`: what completions and chat do alike."""
+
+import asyncio
+import time
+import uuid
+
+from sanic import Request
+
+from ortloom.errors import (
+    CapacityError,
+    EngineDead,
+    InvalidRequest,
+    ModelNotFound,
+    UnsupportedParameter,
+)
+from ortloom.models.tokenizer import Tokenizer
+from ortloom.runtime.messages import EngineReady
+from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.server.context import FrontContext
+from ortloom.server.openai.generation import GenerationJob, PromptJob
+from ortloom.server.openai.lengths import OutputLimit, truncate
+from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
+from ortloom.server.openai.wire_common import GenerationRequest
+
+_INLINE_CHARACTERS = 2048
+"""Longer texts are tokenised in a thread, so other requests are not held up."""
+
+_MAX_SALT = 128
+
+
+def check_model(name: str | None, front: FrontContext) -> None:
+    """Refuse names that are not served; none or an empty one means the base model.
+
+    Raises:
+        ModelNotFound: naming it.
+    """
+    if name and name not in front.served_names:
+        raise ModelNotFound(f"The model `{name}` does not exist.", "model")
+
+
+def engine_ready(front: FrontContext) -> EngineReady:
+    """The engine's facts.
+
+    Raises:
+        EngineDead: it is gone.
+        CapacityError: it is still starting.
+    """
+    ready = front.client.ready
+    if ready is None:
+        if front.client.dead is not None:
+            raise EngineDead("The engine is not running.")
+        raise CapacityError("The engine is still starting.")
+    return ready
+
+
+def tokenizer_of(front: FrontContext) -> Tokenizer:
+    """The tokenizer.
+
+    Raises:
+        UnsupportedParameter: the server runs without one.
+    """
+    if front.tokenizer is None:
+        raise UnsupportedParameter("This server has no tokenizer; send token ids.", "prompt")
+    return front.tokenizer
+
+
+async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text, long ones off the event loop."""
+    if len(text) <= _INLINE_CHARACTERS:
+        return tokenizer.encode(text, add_special_tokens)
+    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+
+async def decode(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+    """Text of token ids, special tokens included; long lists off the event loop."""
+    if len(token_ids) <= _INLINE_CHARACTERS:
+        return tokenizer.decode(token_ids, False)
+    return await asyncio.to_thread(tokenizer.decode, token_ids, False)
+
+
+def sampling_context(front: FrontContext) -> SamplingContext:
+    """What `sampling_params` needs to know."""
+    return SamplingContext(
+        config=front.config,
+        architecture=front.manifest.architecture,
+        defaults=front.defaults,
+        tokenizer=front.tokenizer,
+        vocab_size=engine_ready(front).vocab_size,
+    )
+
+
+def output_limit(requested: int | None, default: int | None, front: FrontContext) -> OutputLimit:
+    """The output limit of a request, with the server's own ceilings."""
+    return OutputLimit(
+        requested=requested,
+        default=default,
+        ceilings=(front.defaults.max_new_tokens, front.config.front.max_new_tokens),
+        max_model_len=engine_ready(front).max_model_len,
+    )
+
+
+def prompt_job(
+    token_ids: list[int],
+    text: str | None,
+    body: GenerationRequest,
+    limit: OutputLimit,
+    params: SamplingParams,
+    context: SamplingContext,
+) -> PromptJob:
+    """One checked prompt.
+
+    Raises:
+        InvalidRequest: empty, an id outside the vocabulary, or min_tokens above what may come.
+        ContextLengthExceeded: no room in the context.
+    """
+    check_token_ids(token_ids, context.vocab_size)
+    limit.check()
+    kept = truncate(token_ids, body.truncate_prompt_tokens, body.truncation_side, limit)
+    if not kept:
+        raise InvalidRequest("The prompt must not be empty.", "prompt")
+    max_tokens = limit.resolve(len(kept))
+    validated(for_sample(params, max_tokens, 0), context)
+    return PromptJob(token_ids=kept, text=text, max_tokens=max_tokens)
+
+
+def check_token_ids(token_ids: list[int], vocab_size: int) -> None:
+    """Refuse ids the model has no embedding for.
+
+    Raises:
+        InvalidRequest: naming the id.
+    """
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        raise InvalidRequest(
+            f"Token id {largest} is outside the vocabulary of {vocab_size}.", "prompt"
+        )
+
+
+def response_id(prefix: str, request: Request, body_id: str | None) -> str:
+    """The response's id: the header's, else the body's, else a random one, after a prefix."""
+    given = request.headers.getone("x-request-id", "") or body_id or uuid.uuid4().hex
+    return f"{prefix}-{given}"
+
+
+def make_job(
+    response: str,
+    prompts: list[PromptJob],
+    params: SamplingParams,
+    body: GenerationRequest,
+    request: Request,
+    front: FrontContext,
+) -> GenerationJob:
+    """Put a job together.
+
+    Raises:
+        InvalidRequest: too many samples in all, or a bad cache_salt.
+    """
+    most = front.config.front.max_n
+    if len(prompts) * params.n > most:
+        raise InvalidRequest(f"n times the number of prompts must be at most {most}.")
+    return GenerationJob(
+        response_id=response,
+        prompts=prompts,
+        params=params,
+        n=params.n,
+        priority=_priority(request, body),
+        cache_salt=_cache_salt(body.cache_salt),
+        arrival=time.monotonic(),
+    )
+
+
+def _priority(request: Request, body: GenerationRequest) -> int:
+    """The header's value if it is an integer, else the body's."""
+    try:
+        value = int(request.headers.getone("x-vllm-priority", ""))
+    except ValueError:
+        return body.priority or 0
+    return value if -(2**63) <= value < 2**63 else body.priority or 0
+
+
+def _cache_salt(salt: str | None) -> str | None:
+    if salt is None:
+        return None
+    if not salt or len(salt) > _MAX_SALT or any(c in salt for c in "@/\\\0"):
+        raise InvalidRequest(
+            f"cache_salt must have 1 to {_MAX_SALT} characters and no '@', slash or NUL.",
+            "cache_salt",
+        )
+    return salt

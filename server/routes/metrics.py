@@ -1,0 +1,48 @@
+"""GET /metrics: the sum over all fronts, the engine's numbers once."""
+
+import asyncio
+from contextlib import suppress
+
+from sanic import Blueprint, HTTPResponse, Request
+
+from ortloom.errors import EngineDead
+from ortloom.runtime.messages import EngineStats
+from ortloom.server.context import FrontContext, context_of
+from ortloom.server.engine_metrics import EngineFamilies
+from ortloom.server.metrics_snapshot import Snapshot
+from ortloom.server.metrics_text import CONTENT_TYPE, families_of, render
+
+blueprint = Blueprint("metrics")
+
+_STATS_SECONDS = 1.0
+
+
+async def fresh_stats(front: FrontContext) -> EngineStats:
+    """The engine's numbers now, or the newest known ones if it does not answer soon."""
+    client = front.client
+    if client.ready is not None:
+        with suppress(TimeoutError, EngineDead):
+            async with asyncio.timeout(_STATS_SECONDS):
+                return await client.fetch_stats()
+    return client.stats
+
+
+def snapshot(front: FrontContext, stats: EngineStats) -> Snapshot:
+    """This front's numbers now."""
+    return Snapshot(families=families_of(front.metrics.registry), stats=stats)
+
+
+async def metrics(request: Request, below: str = "") -> HTTPResponse:
+    """Prometheus text; the path below /metrics is ignored."""
+    front = context_of(request)
+    stats = await fresh_stats(front)
+    total = await front.metrics_hub.total(snapshot(front, stats))
+    families = list(total.families)
+    if front.metrics.log_stats:
+        engine = EngineFamilies(front.metrics.model_name, front.created)
+        families += engine.build(total.stats or stats, front.client.ready)
+    return HTTPResponse(render(families), content_type=CONTENT_TYPE)
+
+
+blueprint.add_route(metrics, "/metrics", name="metrics", methods=["GET"])
+blueprint.add_route(metrics, "/metrics/<below:path>", name="metrics_below", methods=["GET"])

@@ -1,0 +1,152 @@
+"""Server-sent events: `SseWriter` owns everything between the first byte and the last.
+
+Rules it keeps, whatever happens in the handler:
+- Nothing is sent before the first event or keep-alive comment, so an error until then is an
+  ordinary response with its own status.
+- An error after that becomes an error event followed by `[DONE]`. A stream never ends with a clean
+  terminator after a failure that the client was not told about.
+- Silence is broken by `: keep-alive` comments; a client that stops reading is cut off.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from sanic import Request
+from sanic.response import BaseHTTPResponse
+
+from ortloom.server.context import context_of
+from ortloom.server.error_handler import error_json, log_unexpected
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class SseWriter:
+    """Write one event stream.
+
+        async with SseWriter(request) as sse:
+            async for output in client.generate(...):
+                await sse.send(payload, ...)
+
+    Leaving the block cleanly sends `[DONE]`. Handlers that used it return None.
+
+    Args:
+        request: the request that is answered.
+        headers: more response headers.
+        done: False leaves the `[DONE]` events out (routes with named events).
+    """
+
+    def __init__(
+        self, request: Request, headers: Mapping[str, str] | None = None, done: bool = True
+    ) -> None:
+        front = context_of(request).config.front
+        self._request = request
+        self._in_flight = context_of(request).in_flight
+        self._headers = {
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+            **(headers or {}),
+        }
+        self._done = DONE if done else b""
+        self._send_timeout = front.send_timeout
+        self._interval = front.sse_keep_alive_interval
+        self._response: BaseHTTPResponse | None = None
+        self._lock = asyncio.Lock()
+        self._last_write = 0.0
+        self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def started(self) -> bool:
+        """True once anything was sent; errors can no longer have a status of their own."""
+        return self._response is not None
+
+    async def send(self, *payloads: bytes) -> None:
+        """Send each payload (JSON text without line breaks) as one event, all in one write.
+
+        Raises:
+            asyncio.CancelledError: the client is gone or does not read.
+        """
+        if payloads:
+            await self._write(b"".join(b"data: %b\n\n" % payload for payload in payloads))
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send ready-made event text (named events)."""
+        await self._write(data)
+
+    async def __aenter__(self) -> Self:
+        self._last_write = asyncio.get_running_loop().time()
+        if self._interval > 0:
+            self._ticker = asyncio.create_task(self._keep_alive())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        await self._stop_ticker()
+        if error is None:
+            await self._finish(self._done)
+            return False
+        reason: BaseException | None = error
+        if isinstance(error, asyncio.CancelledError):
+            reason = self._in_flight.interruption(self._request)
+        if not self.started or not isinstance(reason, Exception):
+            return False
+        log_unexpected(self._request, reason)
+        body = error_json(reason, self._request)
+        await self._finish(b"data: %b\n\n%b" % (body, self._done))
+        return isinstance(error, Exception)
+
+    async def _finish(self, last: bytes) -> None:
+        if last:
+            await self._write(last)
+        if self._response is not None:
+            async with self._lock:
+                await self._bounded(self._response.eof())
+
+    async def _write(self, data: bytes) -> None:
+        async with self._lock:
+            if self._response is None:
+                response = await self._request.respond(
+                    status=200,
+                    headers=dict(self._headers),
+                    content_type="text/event-stream; charset=utf-8",
+                )
+                self._response = response
+            await self._bounded(self._response.send(data))
+            self._last_write = asyncio.get_running_loop().time()
+
+    async def _bounded(self, sending: "asyncio.Future[None] | object") -> None:
+        """Wait for a write; a client that does not take it within the send timeout is cut off."""
+        try:
+            async with asyncio.timeout(self._send_timeout):
+                await sending  # type: ignore[misc]
+        except TimeoutError:
+            self._cut_off()
+            raise asyncio.CancelledError("the client does not read") from None
+
+    def _cut_off(self) -> None:
+        stream = self._request.stream
+        if stream is not None and stream.protocol.transport is not None:
+            stream.protocol.transport.abort()
+
+    async def _keep_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = self._last_write + self._interval
+            now = loop.time()
+            if now < due:
+                await asyncio.sleep(due - now)
+            else:
+                await self._write(KEEP_ALIVE)
+
+    async def _stop_ticker(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticker

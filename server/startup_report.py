@@ -1,0 +1,38 @@
+"""What the supervisor says once the server can be used, in the lines that clients of vLLM grep."""
+
+import json
+
+from ortloom.config import Config
+from ortloom.server.control import FrontReady
+
+
+def report_lines(ready: FrontReady) -> list[str]:
+    """Sampling defaults, KV cache, provider with every losing one, routes."""
+    engine = ready.engine
+    tokens = engine.num_blocks * engine.block_size
+    mib = engine.kv_cache_bytes / 2**20
+    provider = engine.provider
+    detail = f" ({provider.detail})" if provider.detail else ""
+    lines = [
+        ready.defaults,
+        f"KV cache size: {tokens:,} tokens ({engine.num_blocks:,} blocks of "
+        f"{engine.block_size}, {mib:,.1f} MiB)",
+        f"Maximum concurrency for {engine.max_model_len:,} tokens per request: "
+        f"{tokens / engine.max_model_len:.2f}x",
+        f"Provider: {provider.name}, graph {provider.graph_variant}{detail}",
+    ]
+    lines += [f"Provider {name} not used: {why}" for name, why in provider.losing.items()]
+    lines.append("Available routes are:")
+    lines += [f"Route: {route}" for route in ready.routes]
+    return lines
+
+
+def curl_line(config: Config, url: str | None) -> str:
+    """A command that works as it stands (with a key set, the key is named, not shown)."""
+    names = config.model.served_model_names or (config.model.bundle,)
+    body = {"model": names[0], "prompt": "The capital of France is", "max_tokens": 16}
+    text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    key = " -H 'Authorization: Bearer '\"$VLLM_API_KEY\"" if config.front.api_keys else ""
+    root = config.front.root_path.rstrip("/")
+    where = f"{url}{root}" if url else f"--unix-socket '{config.front.uds}' http://localhost{root}"
+    return f"curl {where}/v1/completions -H 'Content-Type: application/json'{key} -d '{text}'"

@@ -1,0 +1,49 @@
+"""The real engine process over a model that counts: `python -m fake_engine` in place of
+`ortloom.runtime.engine_process`. One step takes FAKE_STEP seconds."""
+
+import os
+import sys
+import time
+
+from fakes import FakeModelRunner  # tests/runtime
+
+from ortloom.errors import ManifestError
+from ortloom.runtime import engine_process
+from ortloom.runtime.messages import ProviderReport
+from ortloom.runtime.scheduler_output import ModelRunnerOutput, RowResult
+
+
+class CountingRunner(FakeModelRunner):
+    """Draws a letter by the length of the sequence; ids are those of the tiny tokenizer."""
+
+    def __init__(self):
+        super().__init__(512, 16, 4096, step_seconds=float(os.environ.get("FAKE_STEP", "0.002")))
+        self.vocab_size = 256
+        self.provider_report = ProviderReport("fake", "fake", "counts", {"cuda": "no device"})
+        self.notices = ("this model only counts",)
+
+    def warm_up(self):
+        gate = os.environ.get("FAKE_GATE")  # a file that must be there first
+        while gate and not os.path.exists(gate):
+            time.sleep(0.01)
+
+    def execute(self, plan):
+        time.sleep(self.step_seconds)
+        rows = []
+        for item in plan.scheduled:
+            token = 97 + (len(item.request.token_ids) % 26)
+            rows.append(RowResult(token if item.samples else None))
+        return ModelRunnerOutput(rows)
+
+
+def load(config):
+    if os.environ.get("FAKE_FAIL"):
+        raise ManifestError("the fake bundle was changed")
+    return CountingRunner()
+
+
+engine_process.load_runner = load
+engine_process.serve.__defaults__ = (load,)
+
+if __name__ == "__main__":
+    sys.exit(engine_process.main())
