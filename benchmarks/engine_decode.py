@@ -20,7 +20,7 @@ def main(bundle: str, prompt_tokens: int, new_tokens: int) -> None:
         (output,) = llm.generate([ids], params)
         metrics = output.metrics
         assert len(output.outputs[0].token_ids) == count
-        return (count - 1) / (metrics.last_token - metrics.first_token)
+        return (count - 1) / (metrics.last_token_time - metrics.first_token_time)
 
     run(8)
     print(json.dumps({"ready": True, "version": __version__}), flush=True)

@@ -1,7 +1,7 @@
 """Greedy continuations by transformers' own GGUF reader in float32.
 
 Usage: `golden_reference.py GGUF OUT`. It runs as a process of its own and touches nothing of
-ortloom, so the ids it writes are an independent oracle for importer, exporter, kernels and engine at once.
+ortloom, so the ids it writes are an independent oracle for importer, exporter, kernels and engine.
 """
 
 import json
