@@ -213,11 +213,11 @@ def test_a_client_that_vanishes_gives_its_blocks_back(server):
 
 def test_a_client_that_never_reads_gives_its_blocks_back(demo_bundle):
     """Its stream fills every buffer; the send limit ends it and the others are served."""
-    flags = ["--max-model-len", "2048", "--num-gpu-blocks-override", "256"]
+    flags = ["--max-model-len", "8192", "--num-gpu-blocks-override", "520"]
     with served.Served(demo_bundle, *flags) as server:
         body = {
             "prompt": "Once",
-            "max_tokens": 2000,
+            "max_tokens": 8000,
             "ignore_eos": True,
             "stream": True,
             "logprobs": 20,
@@ -233,6 +233,7 @@ def test_a_client_that_never_reads_gives_its_blocks_back(demo_bundle):
             good = server.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
             assert good.status_code == 200
             until(lambda: blocks_free(server), limit=120)
+            assert server.metrics()["vllm:generation_tokens_total"] < 8000
 
 
 def stream_events(server, events, started):
