@@ -19,6 +19,7 @@ from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob
 from ortloom.server.openai.lengths import OutputLimit, truncate
+from ortloom.server.openai.request_log import log_request
 from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
 
@@ -158,7 +159,7 @@ def make_job(
     most = front.config.front.max_n
     if len(prompts) * params.n > most:
         raise InvalidRequest(f"n times the number of prompts must be at most {most}.")
-    return GenerationJob(
+    job = GenerationJob(
         response_id=response,
         prompts=prompts,
         params=params,
@@ -167,6 +168,8 @@ def make_job(
         cache_salt=_cache_salt(body.cache_salt),
         arrival=time.monotonic(),
     )
+    log_request(job, front.config.log)
+    return job
 
 
 def _priority(request: Request, body: GenerationRequest) -> int:
