@@ -19,12 +19,15 @@ NO_LIBRARY = {"ORTLOOM_NO_OPS": "1"}
 PORTABLE = {"ORTLOOM_CPU_ISA": "portable"}
 AVX2 = {"ORTLOOM_CPU_ISA": "avx2"}
 
-TIERS = [
-    pytest.param({}, id="best"),
-    pytest.param(NO_LIBRARY, id="no_library"),
-    pytest.param(PORTABLE, id="portable"),
-    pytest.param(AVX2, id="avx2"),
-]
+ENVIRONMENTS = {"best": {}, "no_library": NO_LIBRARY, "portable": PORTABLE, "avx2": AVX2}
+
+
+def tiers(*quick):
+    """Every tier; those not named here run with `make test-full`."""
+    return [
+        pytest.param(env, id=name, marks=() if name in quick else pytest.mark.full)
+        for name, env in ENVIRONMENTS.items()
+    ]
 
 
 def chat(server, row, **extra):
@@ -60,14 +63,17 @@ def in_flight(server, rows):
 
 def tier_shown(server, env):
     """The server really runs what the environment asks for."""
-    info = server.client.get("/server_info").text
+    info = server.client.get("/server_info", params={"config_format": "json"}).json()
+    provider = info["engine"]["provider"]
     if "ORTLOOM_NO_OPS" in env:
-        assert '"plain"' in info
-    elif "ORTLOOM_CPU_ISA" in env:
-        assert env["ORTLOOM_CPU_ISA"] in info
+        assert provider["name"] == "plain"
+        assert "ORTLOOM_NO_OPS" in provider["losing"]["cpu"]
+    else:
+        assert provider["name"] == "cpu"
+        assert f"ops on {env.get('ORTLOOM_CPU_ISA', '')}" in provider["detail"]
 
 
-@pytest.mark.parametrize("env", TIERS)
+@pytest.mark.parametrize("env", tiers("best"))
 def test_prefix_cache_on(demo_bundle, golden, env):
     with served.Served(demo_bundle, env=env) as server:
         tier_shown(server, env)
@@ -78,18 +84,20 @@ def test_prefix_cache_on(demo_bundle, golden, env):
         assert server.metrics()[HITS] > hits
 
 
-@pytest.mark.parametrize("env", TIERS)
+@pytest.mark.parametrize("env", tiers("best"))
 def test_prefix_cache_off(demo_bundle, golden, env):
     with served.Served(demo_bundle, "--no-enable-prefix-caching", env=env) as server:
+        tier_shown(server, env)
         in_flight(server, golden)
         alone(server, golden)
         assert server.metrics()[HITS] == 0
 
 
-@pytest.mark.parametrize("env", TIERS)
+@pytest.mark.parametrize("env", tiers("best"))
 def test_chunked_prefill_budget_16(demo_bundle, golden, env):
     flags = ["--max-num-batched-tokens", "16", "--max-num-seqs", "16"]
     with served.Served(demo_bundle, *flags, env=env) as server:
+        tier_shown(server, env)
         in_flight(server, golden)
         alone(server, golden)
         metrics = server.metrics()
@@ -99,11 +107,12 @@ def test_chunked_prefill_budget_16(demo_bundle, golden, env):
         assert served.bucket(metrics, ITERATION, "32.0") == metrics[ITERATION + "_count"] > 0
 
 
-@pytest.mark.parametrize("env", TIERS)
+@pytest.mark.parametrize("env", tiers("best"))
 def test_chunked_prefill_budget_512(demo_bundle, golden, env):
     flags = ["--max-num-batched-tokens", "512", "--no-enable-prefix-caching"]
     long_prompt = [1000 + i % 40000 for i in range(1500)]
     with served.Served(demo_bundle, *flags, env=env) as server, ThreadPoolExecutor(1) as side:
+        tier_shown(server, env)
         body = {"prompt": long_prompt, "max_tokens": 4, "temperature": 0}
         filler = side.submit(server.client.post, "/v1/completions", json=body)
         in_flight(server, golden)
@@ -115,11 +124,12 @@ def test_chunked_prefill_budget_512(demo_bundle, golden, env):
         assert served.bucket(metrics, ITERATION, "256.0") < metrics[ITERATION + "_count"]
 
 
-@pytest.mark.parametrize("env", TIERS)
+@pytest.mark.parametrize("env", tiers(*ENVIRONMENTS))
 @pytest.mark.parametrize("caching", ["--enable-prefix-caching", "--no-enable-prefix-caching"])
 def test_pool_so_small_that_requests_are_preempted(demo_bundle, golden, env, caching):
     flags = ["--num-gpu-blocks-override", "24", "--max-model-len", "256", caching]
     with served.Served(demo_bundle, *flags, env=env) as server:
+        tier_shown(server, env)
         in_flight(server, golden)
         metrics = server.metrics()
         assert metrics[PREEMPTIONS] > 0
