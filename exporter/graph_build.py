@@ -1,0 +1,128 @@
+"""Config → contract graph with its weight layout."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+from ortloom.errors import SourceInvalid
+from ortloom.exporter.attention import AttentionCall
+from ortloom.exporter.canonical import canonicalise, number_nodes
+from ortloom.exporter.layer_kinds import LayerPlan, plan_layers
+from ortloom.exporter.progress import Progress
+from ortloom.exporter.quantize import quantisable, quantised_job
+from ortloom.exporter.quiet import quiet_libraries
+from ortloom.exporter.rewrites.fused_qkv import joined_weights
+from ortloom.exporter.rewrites.quantized_linear import quantise_linears
+from ortloom.exporter.stamp import layer_of, renumber, stamp_layers
+from ortloom.exporter.trace import Trace, trace
+from ortloom.exporter.translate import translate
+from ortloom.exporter.variants import reference_weights
+from ortloom.exporter.weights import Array, WeightLayout, array_job, plain_job
+
+
+@dataclass(frozen=True)
+class ContractGraph:
+    """The contract graph, its weights' layout, and what the trace showed."""
+
+    model: ir.Model
+    layout: WeightLayout
+    calls: tuple[AttentionCall, ...]
+    parameters: dict[str, tuple[int, ...]]
+    ties: dict[str, str]
+    excluded: tuple[str, ...]
+
+    def parameter_count(self) -> int:
+        """Elements of all parameters, tied ones once."""
+        total = 0
+        for shape in self.parameters.values():
+            size = 1
+            for dim in shape:
+                size *= dim
+            total += size
+        return total
+
+
+def make_config(config: dict[str, Any]) -> PreTrainedConfig:
+    """Transformers' config object of a config dict; never runs code of the checkpoint.
+
+    Raises:
+        SourceInvalid: transformers refuses the values.
+    """
+    try:
+        made: PreTrainedConfig = CONFIG_MAPPING[config["model_type"]].from_dict(config)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SourceInvalid(f"config.json is refused by transformers: {reason}") from error
+    return made
+
+
+def whole_trace(traced: Trace, plan: LayerPlan) -> Trace:
+    """Parameters and calls of all layers, from those of the traced ones."""
+    if plan.is_whole:
+        return traced
+    shapes: dict[str, tuple[int, ...]] = {}
+    calls = []
+    by_layer: dict[int | None, list[str]] = {}
+    for name in traced.parameters:
+        by_layer.setdefault(layer_of(name), []).append(name)
+    shapes.update((n, traced.parameters[n]) for n in by_layer.pop(None, []))
+    for layer, source in enumerate(plan.model_of):
+        calls.append(replace(traced.calls[source], layer=layer))
+        for name in by_layer[source]:
+            shapes[renumber(name, layer)] = traced.parameters[name]
+    return replace(traced, calls=tuple(calls), parameters=shapes)
+
+
+def build_contract(
+    config: dict[str, Any],
+    bits: int | None,
+    rows: Callable[[str, int, int], Array],
+    progress: Progress,
+) -> ContractGraph:
+    """Trace, translate, rewrite and lay out the weights.
+
+    Args:
+        config: Hugging Face config.
+        bits: of quantised linear weights, None for fp32.
+        rows: reads fp32 rows of a parameter (called when the layout is written).
+        progress: told about the phases.
+
+    Raises:
+        UnsupportedModel: see `trace` and `canonicalise`.
+    """
+    with quiet_libraries():
+        made = make_config(config)
+        layers = plan_layers(made)
+        progress.phase("trace")
+        traced = trace(layers.config)
+        progress.phase("translate")
+        model = translate(traced)
+    progress.phase("rewrite")
+    tables = canonicalise(model, len(layers.traced), int(made.max_position_embeddings))
+    traced = whole_trace(traced, layers)
+    if not layers.is_whole:
+        model = stamp_layers(model, layers)
+        number_nodes(model.graph)
+    quantised: dict[str, bool] = {}
+    if bits is not None:
+        is_tied = bool(traced.ties)
+        wanted = {n for n, s in traced.parameters.items() if quantisable(n, s, is_tied)}
+        quantised = quantise_linears(model.graph, wanted, bits)
+        number_nodes(model.graph)
+    layout = WeightLayout(joined=joined_weights(model.graph))
+    for name, shape in traced.parameters.items():
+        if name in quantised and bits is not None:
+            layout.jobs.append(
+                quantised_job(name, (shape[0], shape[1]), bits, rows, quantised[name])
+            )
+        elif name in model.graph.initializers:
+            layout.jobs.append(plain_job(name, shape, rows))
+    for name, array in tables.items():
+        layout.jobs.append(array_job(name, array))
+    reference_weights(model, layout)
+    linears = {n for n, s in traced.parameters.items() if len(s) == 2}
+    excluded = tuple(sorted(linears - set(quantised))) if bits is not None else ()
+    return ContractGraph(model, layout, traced.calls, traced.parameters, traced.ties, excluded)

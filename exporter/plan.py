@@ -1,0 +1,177 @@
+"""The plan of an export: sizes, memory and disk, from the config alone and without torch."""
+
+import os
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortloom.errors import InsufficientResources
+from ortloom.exporter.architectures import (
+    head_size,
+    integer,
+    kv_heads,
+    parameter_shapes,
+    require_supported,
+    tied,
+)
+from ortloom.exporter.open_config import read_source_config
+from ortloom.exporter.options import ExportOptions
+from ortloom.exporter.quantize import BLOCK, quantisable
+from ortloom.models.manifest import WEIGHT_ALIGNMENT
+
+BASE_MEMORY = 900 * 1024 * 1024
+"""Bytes: importing torch and transformers, tracing and one weight chunk (measured: 0.55 GB)."""
+
+BYTES_PER_LAYER = 6 * 1024 * 1024
+"""Bytes of graph objects while translating one layer (measured: under 4 MiB)."""
+
+SMALL_FILES = 32 * 1024 * 1024
+"""Bytes kept free for graphs, tokenizer and report."""
+
+
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an export would do. Sizes in bytes; windows in tokens."""
+
+    source: str
+    architecture: str
+    layers: int
+    parameters: int
+    quant: str | None
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    kv_bytes_per_token: int
+    weight_bytes: dict[str, int]  # by target; targets that share a file share its size
+    disk_bytes: int
+    memory_bytes: int
+    warnings: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The plan as text."""
+        text = [
+            f"source          {self.source}",
+            f"architecture    {self.architecture}, {self.layers} layers, "
+            f"{self.parameters / 1e6:.1f} M parameters",
+            f"quantisation    {self.quant or 'none (fp32)'}",
+            f"KV cache        {self.kv_heads} heads of {self.head_dim}, "
+            f"{self.kv_bytes_per_token} bytes per token"
+            + ("" if self.window is None else f", window {self.window}"),
+        ]
+        for target, size in self.weight_bytes.items():
+            text.append(f"weights {target:<8}{size / 1e6:.1f} MB")
+        text.append(f"disk needed     {self.disk_bytes / 1e6:.1f} MB")
+        text.append(f"memory needed   {self.memory_bytes / 1e6:.0f} MB")
+        return text + [f"warning         {w}" for w in self.warnings]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    total = 1
+    for dim in shape:
+        total *= dim
+    return total
+
+
+def weight_bytes(config: dict[str, Any], bits: int | None) -> int:
+    """Size of weights/model.bin."""
+    sizes: Counter[str] = Counter()
+    for name, shape in parameter_shapes(config).items():
+        count = _elements(shape)
+        # Query, key and value lie side by side and are padded together.
+        place = re.sub(r"\.[qkv]_proj\.", ".qkv.", name)
+        if bits is not None and quantisable(name, shape, is_tied=tied(config)):
+            sizes[f"{place}.q{bits}"] += count * bits // 8
+            sizes[f"{place}.scales"] += count // BLOCK * 4
+        else:
+            sizes[place] += count * 4
+    total = WEIGHT_ALIGNMENT + sum(_aligned(size) for size in sizes.values())
+    table = integer(config, "max_position_embeddings") * (head_size(config) // 2) * 4
+    return total + 2 * _aligned(table)
+
+
+def plan(options: ExportOptions) -> ExportPlan:
+    """Plan an export; reads the config (and nothing else) of the source.
+
+    Raises:
+        SourceInvalid: no source, or a config that cannot be read.
+        UnsupportedModel: the architecture or a feature is not supported.
+    """
+    name, config, warnings = read_source_config(options.source)
+    architecture = require_supported(config)
+    shapes = parameter_shapes(config)
+    size = weight_bytes(config, options.bits)
+    layers = integer(config, "num_hidden_layers")
+    keys, head = kv_heads(config), head_size(config)
+    memory = BASE_MEMORY + layers * BYTES_PER_LAYER
+    if options.check:
+        memory += 4 * sum(_elements(s) for s in shapes.values()) + 2 * size
+    window = config.get("sliding_window") if config.get("model_type") == "mistral" else None
+    return ExportPlan(
+        source=name,
+        architecture=architecture,
+        layers=layers,
+        parameters=sum(_elements(s) for s in shapes.values()),
+        quant=options.quant,
+        kv_heads=keys,
+        head_dim=head,
+        window=window,
+        kv_bytes_per_token=layers * keys * head * 2 * 4,
+        weight_bytes={target: size for target in options.targets},
+        disk_bytes=size + SMALL_FILES,
+        memory_bytes=memory,
+        warnings=tuple(warnings),
+    )
+
+
+def free_memory() -> int:
+    """Bytes that can still be allocated: the least of the machine's and the cgroup's."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    ):
+        try:
+            most = int(Path(limit).read_text(encoding="ascii"))
+            now = int(Path(used).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+        free = min(free, max(0, most - now))
+    return free
+
+
+def require_resources(planned: ExportPlan, output: Path) -> None:
+    """Check disk and memory before anything is written.
+
+    Raises:
+        InsufficientResources: not enough of one.
+    """
+    folder = output.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    disk, memory = shutil.disk_usage(folder).free, free_memory()
+    if disk < planned.disk_bytes:
+        raise InsufficientResources(
+            f"the bundle needs {planned.disk_bytes / 1e6:.0f} MB of disk, '{folder}' has "
+            f"{disk / 1e6:.0f} MB free"
+        )
+    if memory < planned.memory_bytes:
+        raise InsufficientResources(
+            f"the export needs about {planned.memory_bytes / 1e6:.0f} MB of memory, "
+            f"{memory / 1e6:.0f} MB are available"
+        )

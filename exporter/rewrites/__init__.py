@@ -1,0 +1,1 @@
+"""Graph rewrites, one per file. Each is pure: a function of the graph alone."""

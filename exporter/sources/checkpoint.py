@@ -1,0 +1,64 @@
+"""What the exporter needs from a source: facts, files, and weight rows as fp32."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+FloatRows = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A stored tensor: Hugging Face name order, shape outermost first, stored type by its name
+    in the source (`BF16`, `Q4_1` ...)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Checkpoint(Protocol):
+    """A readable source.
+
+    `tensors` has Hugging Face parameter names; `quantised` says that stored values were rounded
+    to fewer bits than 16. `warnings` collects what the user should know but need not mend.
+    """
+
+    name: str
+    format: Literal["safetensors", "gguf"]
+    quantised: bool
+    tensors: dict[str, TensorInfo]
+    warnings: list[str]
+
+    def config(self) -> dict[str, Any]:
+        """The Hugging Face config as a dict (fresh each time)."""
+
+    def rows(self, name: str, start: int, stop: int) -> FloatRows:
+        """Rows start .. stop of a tensor along its first axis as fp32 values.
+
+        Raises:
+            SourceInvalid: the stored bytes cannot be read.
+        """
+
+    def files(self) -> list[Path]:
+        """Every source file that decides the bundle's bytes, sorted by name."""
+
+    def tokenizer_files(self, folder: Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json, chat_template.jinja and
+        generation_config.json (those that exist) into `folder`.
+
+        Raises:
+            SourceInvalid: the source has no usable tokenizer.
+        """
+
+
+def parameter_count(tensors: dict[str, TensorInfo]) -> int:
+    """Number of elements of all tensors."""
+    total = 0
+    for info in tensors.values():
+        size = 1
+        for dim in info.shape:
+            size *= dim
+        total += size
+    return total

@@ -1,0 +1,134 @@
+"""A GGUF file: metadata, and tensors dequantised to exactly the values they stand for."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ortloom.errors import SourceInvalid, UnsupportedModel
+from ortloom.exporter.sources.checkpoint import FloatRows, TensorInfo
+from ortloom.exporter.sources.gguf_config import (
+    PERMUTED,
+    generation_config,
+    parameter_name,
+    read_config,
+)
+from ortloom.exporter.sources.gguf_container import GgufContainer, StoredGguf
+
+READABLE = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
+FLOATS = frozenset({"F32", "F16", "BF16"})
+
+
+def _values(rows: np.ndarray[Any, Any], kind: str) -> FloatRows:
+    """fp32 values [n, width] of stored rows [n, bytes]."""
+    if kind == "F32":
+        return np.ascontiguousarray(rows).view("<f4").astype(np.float32, copy=False)
+    if kind == "F16":
+        return np.ascontiguousarray(rows).view("<f2").astype(np.float32)
+    if kind == "BF16":
+        wide = np.ascontiguousarray(rows).view("<u2").astype(np.uint32)
+        return np.left_shift(wide, 16, out=wide).view(np.float32)
+    from gguf import GGMLQuantizationType, quants
+
+    values = quants.dequantize(np.ascontiguousarray(rows), GGMLQuantizationType[kind])
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+class GgufFile:
+    """See `Checkpoint`.
+
+    Raises:
+        SourceInvalid: not a GGUF file, corrupt or truncated.
+        UnsupportedModel: an architecture or tensor type that is not supported.
+    """
+
+    format: Literal["safetensors", "gguf"] = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.warnings: list[str] = []
+        self._container = GgufContainer(path)
+        self._fields = self._container.fields
+        stored = self._container.tensors
+        self._config = read_config(self._fields, set(stored))
+        self._stored: dict[str, StoredGguf] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        for name, tensor in stored.items():
+            ours = parameter_name(name)
+            if ours is None:
+                self.warnings.append(f"tensor '{name}' has no counterpart and is left out")
+                continue
+            if tensor.kind not in READABLE:
+                raise UnsupportedModel(
+                    f"tensor '{name}' is stored as {tensor.kind} (supported: "
+                    f"{', '.join(sorted(READABLE))})"
+                )
+            self._stored[ours] = tensor
+            self.tensors[ours] = TensorInfo(tensor.shape, tensor.kind)
+        self.quantised = any(t.dtype not in FLOATS for t in self.tensors.values())
+
+    def config(self) -> dict[str, Any]:
+        """See `Checkpoint.config`."""
+        copy: dict[str, Any] = json.loads(json.dumps(self._config))
+        return copy
+
+    def rows(self, name: str, start: int, stop: int) -> FloatRows:
+        """See `Checkpoint.rows`; exact: every stored block is expanded as its format says."""
+        tensor = self._stored[name]
+        count = tensor.length // tensor.row_bytes
+        raw = np.frombuffer(self._container.data, np.uint8, tensor.length, tensor.start)
+        table = raw.reshape(count, tensor.row_bytes)
+        heads = self._heads(name)
+        wanted: Any = slice(start, stop)
+        if heads is not None:
+            wanted = self._stored_rows(np.arange(start, stop), tensor.shape[0] // heads)
+        if len(tensor.shape) == 1:
+            whole: FloatRows = _values(table, tensor.kind).reshape(-1)[wanted]
+            return whole
+        return _values(table[wanted], tensor.kind).reshape(stop - start, *tensor.shape[1:])
+
+    def _heads(self, name: str) -> int | None:
+        """Head count of a tensor whose rows are stored in interleaved rotary order."""
+        if self._config["model_type"] not in PERMUTED:
+            return None
+        if ".q_proj." in name:
+            return int(self._config["num_attention_heads"])
+        if ".k_proj." in name:
+            return int(self._config["num_key_value_heads"])
+        return None
+
+    @staticmethod
+    def _stored_rows(rows: np.ndarray[Any, Any], head: int) -> np.ndarray[Any, Any]:
+        """Stored row of each Hugging Face row: (half, pair) of a head is stored as (pair, half)."""
+        inside = rows % head
+        half, pair = inside // (head // 2), inside % (head // 2)
+        stored: np.ndarray[Any, Any] = rows - inside + pair * 2 + half
+        return stored
+
+    def files(self) -> list[Path]:
+        """The file itself."""
+        return [self.path]
+
+    def tokenizer_files(self, folder: Path) -> None:
+        """See `Checkpoint.tokenizer_files`; transformers converts the tokenizer."""
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                self.path.resolve().parent, gguf_file=self.path.name
+            )
+            tokenizer.save_pretrained(folder)
+        except Exception as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SourceInvalid(
+                f"the tokenizer in '{self.path.name}' cannot be converted: {reason}"
+            ) from error
+        if not (folder / "tokenizer.json").exists():
+            raise SourceInvalid(f"the tokenizer in '{self.path.name}' has no fast form")
+        template = self._fields.get("tokenizer.chat_template")
+        if isinstance(template, str) and not (folder / "chat_template.jinja").exists():
+            (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        ids = json.dumps(generation_config(self._fields), indent=2, sort_keys=True)
+        (folder / "generation_config.json").write_text(ids + "\n", encoding="utf-8")

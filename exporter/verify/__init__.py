@@ -1,0 +1,1 @@
+"""Proof that a bundle computes what transformers computes."""

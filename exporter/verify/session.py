@@ -1,0 +1,118 @@
+"""One graph variant under ONNX Runtime, with pools of its own."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+
+from ortloom.errors import KernelUnavailable
+from ortloom.exporter.verify.schedule import BLOCK_SIZE, NUM_BLOCKS, Step
+from ortloom.kernels import contract, load
+from ortloom.models.manifest import Graph, KVGroup
+
+Logits = npt.NDArray[np.float32]
+
+JUNK = 50.0
+"""Standard deviation of what the pools hold before the first call."""
+
+
+def narrowed(graph: bytes, window: int) -> bytes:
+    """The graph with every attention window cut to `window` tokens."""
+    model = onnx.load_from_string(graph)
+    changed = False
+    for node in model.graph.node:
+        if node.op_type != contract.PAGED_ATTENTION:
+            continue
+        for attribute in node.attribute:
+            if attribute.name == "local_window_size" and attribute.i > window:
+                attribute.i = window
+                changed = True
+    if not changed:
+        return graph
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+class GraphRunner:
+    """Runs steps on one set of pools.
+
+    Args:
+        graph: serialised model.
+        root: bundle folder (weights are found relative to it).
+        described: the variant's names.
+        kv_groups: pool geometry.
+        use_library: run `ortloom` ops natively where the library is there, else by their bodies.
+        threads: of ONNX Runtime.
+    """
+
+    def __init__(
+        self,
+        graph: bytes,
+        root: Path,
+        described: Graph,
+        kv_groups: Iterable[KVGroup],
+        use_library: bool = True,
+        threads: int = 2,
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(root)
+        )
+        self.native = False
+        if use_library:
+            try:
+                load.register(options)
+                self.native = True
+            except KernelUnavailable:
+                self.native = False
+        self._session = onnxruntime.InferenceSession(
+            graph, options, providers=["CPUExecutionProvider"]
+        )
+        self._io = described.io
+        self._groups = tuple(kv_groups)
+        self._layers = len(described.io.k_cache)
+
+    def run(self, calls: Iterable[Step]) -> dict[tuple[int, int], Logits]:
+        """Logits by (sequence, position), from fresh pools full of junk."""
+        binding = self._session.io_binding()
+        pools = self._bind_pools(binding)
+        found: dict[tuple[int, int], Logits] = {}
+        for step in calls:
+            for name, array in step.inputs.items():
+                binding.bind_cpu_input(getattr(self._io, name), array)
+            binding.bind_output(self._io.logits, "cpu")
+            self._session.run_with_iobinding(binding)
+            values = dict(zip(self._names(binding), binding.get_outputs(), strict=True))
+            logits = values[self._io.logits].numpy()
+            found.update(zip(step.rows, np.array(logits), strict=True))
+        del pools
+        return found
+
+    def _names(self, binding: Any) -> list[str]:
+        """Names of the bound outputs, in the order the binding returns them."""
+        pools = [*self._io.k_cache_out, *self._io.v_cache_out]
+        return [*[n for pair in zip(pools[: self._layers], pools[self._layers :], strict=True)
+                  for n in pair], self._io.logits]  # fmt: skip
+
+    def _bind_pools(self, binding: Any) -> list[Any]:
+        junk = np.random.default_rng(11)
+        geometry = {layer: group for group in self._groups for layer in group.layers}
+        pools = []
+        for layer in range(self._layers):
+            group = geometry[layer]
+            for names, outs, width in (
+                (self._io.k_cache, self._io.k_cache_out, group.head_dim_k),
+                (self._io.v_cache, self._io.v_cache_out, group.head_dim_v),
+            ):
+                shape = (NUM_BLOCKS, BLOCK_SIZE, group.kv_heads, width)
+                array = junk.standard_normal(shape, dtype=np.float32) * np.float32(JUNK)
+                value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+                binding.bind_ortvalue_input(names[layer], value)
+                binding.bind_ortvalue_output(outs[layer], value)
+                pools.append(value)
+        return pools

@@ -1,0 +1,198 @@
+"""weights/model.bin: layout, and streaming from the source without holding a model in memory.
+
+How a runtime loads it. Graphs lie in `graphs/`, weights in `weights/`, and the external data
+references inside the graphs are relative to the **bundle root** (`weights/model.bin`): ONNX Runtime
+refuses `..` in such references, and resolves them against the folder named by the session option
+`session.model_external_initializers_file_folder_path`. So a session is made with that option set to
+the bundle folder and the path of the graph file; weights are then memory-mapped (measured with ONNX
+Runtime 1.32, by path and by bytes). Prepacking must stay on: without it fp32 Gemm is not batch
+invariant at one row, and MatMulNBits is about a hundred times slower.
+
+A tied tensor is stored once. Two initialisers may name the same bytes with different shapes (the
+4-bit output matrix is also the embedding table). Matrices that one graph variant reads as one and
+another one by one lie side by side without padding; ONNX Runtime maps such parts from the middle of
+a page as well (measured with 1.32).
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortloom.models.manifest import (
+    WEIGHT_ALIGNMENT,
+    FileEntry,
+    WeightFile,
+    WeightTensor,
+    hash_file,
+    weight_header,
+)
+
+WEIGHT_PATH = "weights/model.bin"
+
+CHUNK_BYTES = 32 * 1024 * 1024
+"""Target size of one fp32 chunk while streaming."""
+
+Array = np.ndarray[Any, Any]
+
+ONNX_DTYPES = {"float32": np.float32, "uint8": np.uint8}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of the weight file. `aliases` are further (name, shape) views of its bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    aliases: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(ONNX_DTYPES[self.dtype]).itemsize
+
+
+@dataclass(frozen=True)
+class JoinedTensor:
+    """Tensors of equal row shape that lie side by side: `name` is all their rows, in this order."""
+
+    name: str
+    parts: tuple[str, ...]
+
+
+Chunks = Iterator[tuple[StoredTensor, int, Array]]
+"""(tensor, byte offset inside it, data) in any order."""
+
+
+@dataclass(frozen=True)
+class WeightJob:
+    """Produces one or more stored tensors together (a quantised weight and its scales)."""
+
+    tensors: tuple[StoredTensor, ...]
+    produce: Callable[[], Chunks]
+
+
+@dataclass
+class WeightLayout:
+    """Where each tensor lies; the order of jobs decides the order in the file."""
+
+    jobs: list[WeightJob] = field(default_factory=list)
+    joined: tuple[JoinedTensor, ...] = ()
+
+    def places(self) -> dict[str, tuple[StoredTensor, int]]:
+        """Tensor name → (tensor, byte offset), in order of the offsets."""
+        tensors = {tensor.name: tensor for job in self.jobs for tensor in job.tensors}
+        groups = {name: joined.parts for joined in self.joined for name in joined.parts}
+        offset = WEIGHT_ALIGNMENT
+        found: dict[str, tuple[StoredTensor, int]] = {}
+        for name in tensors:
+            if name in found:
+                continue
+            for part in groups.get(name, (name,)):
+                found[part] = (tensors[part], offset)
+                offset += tensors[part].nbytes
+            offset = -(-offset // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
+        return found
+
+    def size(self) -> int:
+        """Bytes of the whole file; the last tensor is not padded."""
+        places = list(self.places().values())
+        if not places:
+            return WEIGHT_ALIGNMENT
+        tensor, offset = places[-1]
+        return offset + tensor.nbytes
+
+    def described(self) -> tuple[WeightTensor, ...]:
+        """Manifest entries in order of the offsets; joined tensors come before their parts."""
+        parents = {name: joined for joined in self.joined for name in joined.parts}
+        places = self.places()
+        entries = []
+        for name, (tensor, offset) in places.items():
+            parent = parents.get(name)
+            if parent is not None and parent.parts[0] == name:
+                parts = [places[part][0] for part in parent.parts]
+                whole = WeightTensor(
+                    name=parent.name,
+                    dtype=tensor.dtype,
+                    shape=(sum(part.shape[0] for part in parts), *tensor.shape[1:]),
+                    offset=offset,
+                    length=sum(part.nbytes for part in parts),
+                )
+                entries.append(whole)
+            entry = WeightTensor(
+                name=name,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                offset=offset,
+                length=tensor.nbytes,
+                part_of=None if parent is None else parent.name,
+            )
+            entries.append(entry)
+        return tuple(entries)
+
+    def payload(self) -> int:
+        """Bytes of tensor data."""
+        return sum(tensor.nbytes for job in self.jobs for tensor in job.tensors)
+
+    def write(
+        self, root: Path, variants: tuple[str, ...], advance: Callable[[int], None]
+    ) -> WeightFile:
+        """Write the file under `root` and describe it.
+
+        Args:
+            root: the bundle folder being built.
+            variants: graph variants that use the file.
+            advance: told about each written byte count.
+        """
+        path = root / WEIGHT_PATH
+        path.parent.mkdir(parents=True, exist_ok=True)
+        places, tensors = self.places(), self.described()
+        with path.open("wb") as file:
+            file.write(weight_header(len(tensors)))
+            file.truncate(self.size())
+            for job in self.jobs:
+                for tensor, offset, data in job.produce():
+                    file.seek(places[tensor.name][1] + offset)
+                    file.write(np.ascontiguousarray(data).data)
+                    advance(data.nbytes)
+            file.flush()
+            os.fsync(file.fileno())
+        entry = FileEntry(path=WEIGHT_PATH, size=path.stat().st_size, sha256=hash_file(path))
+        return WeightFile(file=entry, variants=variants, tensors=tensors)
+
+
+def row_chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Row ranges of a tensor so that one fp32 chunk stays near `CHUNK_BYTES`."""
+    rows = shape[0] if shape else 1
+    width = int(np.prod(shape[1:], dtype=np.int64)) * 4
+    step = max(1, CHUNK_BYTES // max(1, width))
+    for start in range(0, rows, step):
+        yield start, min(rows, start + step)
+
+
+def plain_job(
+    name: str, shape: tuple[int, ...], rows: Callable[[str, int, int], Array]
+) -> WeightJob:
+    """A tensor stored as fp32."""
+    tensor = StoredTensor(name, "float32", shape)
+    width = int(np.prod(shape[1:], dtype=np.int64)) * 4
+
+    def produce() -> Chunks:
+        for start, stop in row_chunks(shape):
+            yield tensor, start * width, rows(name, start, stop)
+
+    return WeightJob((tensor,), produce)
+
+
+def array_job(name: str, array: Array) -> WeightJob:
+    """A tensor that is at hand (rotary tables)."""
+    tensor = StoredTensor(name, "float32", array.shape)
+
+    def produce() -> Chunks:
+        yield tensor, 0, array
+
+    return WeightJob((tensor,), produce)

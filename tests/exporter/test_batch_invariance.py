@@ -1,0 +1,117 @@
+"""Every op of the allow-list: a row alone, in any batch, at 1 to 4 threads: the same bits."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortloom.exporter.quantize import matmul_attributes, round_to_nearest
+from ortloom.exporter.structure import ALLOWED
+
+WIDTH, OUT, ROWS = 192, 160, 40
+COUNTS = (1, 2, 3, 4, 5, 8, 13, 16, 17, 33)
+MS = "com.microsoft"
+
+
+def weights(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def case(op):
+    """(node, initialisers, number of row inputs, element type of the rows, outputs)."""
+    codes, scales = round_to_nearest(weights(OUT, WIDTH), 4)
+    node = helper.make_node
+    match op:
+        case "ai.onnx::Gemm":
+            made = node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+            return made, {"w": weights(OUT, WIDTH), "b": weights(OUT)}, 1
+        case "ai.onnx::RMSNormalization":
+            return node("RMSNormalization", ["x", "w"], ["y"], axis=-1), {"w": weights(WIDTH)}, 1
+        case "ai.onnx::Add" | "ai.onnx::Mul":
+            return node(op.rpartition(":")[2], ["x", "x2"], ["y"]), {}, 2
+        case "ai.onnx::Sigmoid":
+            return node("Sigmoid", ["x"], ["y"]), {}, 1
+        case "ai.onnx::Reshape":
+            return node("Reshape", ["x", "s"], ["y"]), {"s": np.array([-1, 8, WIDTH // 8])}, 1
+        case "ai.onnx::Gather":
+            return node("Gather", ["w", "i"], ["y"]), {"w": weights(50, WIDTH)}, 0
+        case "com.microsoft::QuickGelu":
+            return node("QuickGelu", ["x"], ["y"], domain=MS, alpha=1.0), {}, 1
+        case "com.microsoft::SkipSimplifiedLayerNormalization":
+            made = node("SkipSimplifiedLayerNormalization", ["x", "x2", "w"], ["y"], domain=MS)
+            return made, {"w": weights(WIDTH)}, 2
+        case "com.microsoft::MatMulNBits":
+            made = node(
+                "MatMulNBits", ["x", "q", "s"], ["y"], domain=MS,
+                **matmul_attributes((OUT, WIDTH), 4),
+            )  # fmt: skip
+            return made, {"q": codes, "s": scales}, 1
+        case "com.microsoft::GatherBlockQuantized":
+            made = node(
+                "GatherBlockQuantized", ["q", "i", "s"], ["y"], domain=MS, bits=4,
+                block_size=32, gather_axis=0, quantize_axis=1,
+            )  # fmt: skip
+            return made, {"q": codes.reshape(OUT, -1), "s": scales}, 0
+    raise AssertionError(f"no case for {op}")
+
+
+def session(node, initialisers, inputs, threads, **entries):
+    names = ["x", "x2"][:inputs] or ["i"]
+    kind = TensorProto.FLOAT if inputs else TensorProto.INT64
+    shape = ["rows", WIDTH] if inputs else ["rows"]
+    graph = helper.make_graph(
+        [node],
+        "op",
+        [helper.make_tensor_value_info(n, kind, shape) for n in names],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in initialisers.items()],
+    )
+    imports = [helper.make_opsetid("", 23), helper.make_opsetid(MS, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    for key, value in entries.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def differing(node, initialisers, inputs, **entries):
+    """(threads, rows, start) of every run whose rows differ from the whole batch on one thread."""
+    rng = np.random.default_rng(7)
+    if inputs:
+        rows = {n: weights(ROWS, WIDTH, seed=i) * 3 for i, n in enumerate(["x", "x2"][:inputs])}
+    else:
+        rows = {"i": rng.integers(0, 50, ROWS)}
+    whole = None
+    bad = []
+    for threads in (1, 2, 3, 4):
+        run = session(node, initialisers, inputs, threads, **entries)
+        if whole is None:
+            whole = run.run(None, rows)[0]
+        for count in COUNTS:
+            for start in (0, ROWS - count):
+                part = {n: np.ascontiguousarray(a[start : start + count]) for n, a in rows.items()}
+                if not np.array_equal(run.run(None, part)[0], whole[start : start + count]):
+                    bad.append((threads, count, start))
+    return bad
+
+
+@pytest.mark.parametrize("op", sorted(ALLOWED - {"ortloom::PagedAttention"}))
+def test_rows_do_not_see_each_other(op):
+    assert differing(*case(op)) == []
+
+
+def test_the_test_can_fail():
+    """Without prepacking, one row of a Gemm takes another path and other bits."""
+    assert differing(*case("ai.onnx::Gemm"), session__disable_prepacking="1") != []
+
+
+def test_int8_codes_are_invariant_too():
+    codes, scales = round_to_nearest(weights(OUT, WIDTH), 8)
+    node = helper.make_node(
+        "MatMulNBits", ["x", "q", "s"], ["y"], domain=MS, **matmul_attributes((OUT, WIDTH), 8)
+    )
+    assert differing(node, {"q": codes, "s": scales}, 1) == []
