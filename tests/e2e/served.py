@@ -33,10 +33,11 @@ class Served:
         *flags: str,
         env: dict[str, str] | None = None,
         start_limit: float = 90.0,
+        python: Path | str = sys.executable,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.command = [sys.executable, "-m", "ortloom", "serve", str(bundle)]
+        self.command = [str(python), "-m", "ortloom", "serve", str(bundle)]
         self.command += ["--host", "127.0.0.1", "--port", str(self.port), *flags]
         self.env = {**os.environ, **(env or {})}
         self.start_limit = start_limit
