@@ -74,9 +74,9 @@ class BodyBuilder:
         """Join along an axis."""
         return self.op("Concat", *parts, axis=axis)
 
-    def slice(self, x: str, start: str, end: str) -> str:
-        """x[start:end] along axis 0; start and end are 1-D tensors of one element."""
-        return self.op("Slice", x, start, end, self.ints(0))
+    def slice(self, x: str, start: str, end: str, axis: int = 0) -> str:
+        """x[start:end] along an axis; start and end are 1-D tensors of one element."""
+        return self.op("Slice", x, start, end, self.ints(axis))
 
     def unsqueeze(self, x: str, *axes: int) -> str:
         """Insert axes of size 1."""

@@ -5,6 +5,11 @@ that a CUDA variant is the same node with another domain. Differences: all three
 present; both pools are required. T tokens, R requests, M blocks a request, H query heads, KH
 kv heads, D head size.
 
+Query, key and value come in one of two forms with the same results, bit by bit. Separate: `query`
+[T, H*D], `key` and `value` [T, KH*D]. Packed: `query` is [T, (H + 2*KH)*D], each row the query
+heads, then the key heads, then the value heads; `key` and `value` are absent. One without the other
+is refused.
+
 Semantics of one node, for request r with tokens cu_seqlens[r] .. cu_seqlens[r+1]:
 1. token t of request r has absolute position p = past_seqlens[r] + (t - cu_seqlens[r]).
 2. If q_norm_weight/k_norm_weight are given: RMSNorm over D of every query and key head.
@@ -35,9 +40,9 @@ DOMAIN_VERSION = 1
 PAGED_ATTENTION = "PagedAttention"
 
 INPUTS = (
-    "query",  # [T, H*D] f32
-    "key",  # [T, KH*D] f32
-    "value",  # [T, KH*D] f32
+    "query",  # [T, H*D] f32, or packed QKV [T, (H + 2*KH)*D] f32 without key and value
+    "key",  # [T, KH*D] f32, optional
+    "value",  # [T, KH*D] f32, optional
     "key_cache",  # [num_blocks, block_size, KH, D] f32
     "value_cache",  # [num_blocks, block_size, KH, D] f32
     "cumulative_sequence_length",  # [R+1] i32

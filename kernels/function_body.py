@@ -23,13 +23,13 @@ Slots and table entries of -1 go to the null block 0: what is written there is n
 Batching: each request is computed by itself, with shapes that depend on that request only.
 """
 
-from collections.abc import Callable
 from dataclasses import fields
 
 import onnx
 from onnx import TensorProto, helper
 
 from ortloom.kernels.body_builder import BodyBuilder
+from ortloom.kernels.body_heads import heads_of_step, rms_norm, rotation, token_positions
 from ortloom.kernels.contract import (
     DOMAIN,
     DOMAIN_VERSION,
@@ -42,62 +42,6 @@ from ortloom.kernels.contract import (
 DEFAULT_OPSET = 23
 MIN_OPSET = 18
 RESERVED_INPUTS = ("k_scale", "v_scale", "attention_metadata")
-_END = 2**62
-
-
-def _rms_norm(b: BodyBuilder, x: str, weight: str, epsilon: str) -> str:
-    mean = b.op("ReduceMean", b.op("Mul", x, x), b.ints(-1), keepdims=1)
-    return b.op("Mul", b.op("Div", x, b.op("Sqrt", b.op("Add", mean, epsilon))), weight)
-
-
-def _token_positions(b: BodyBuilder, tokens: str, cu: str, past: str) -> str:
-    """Absolute position [T] of each packed token."""
-    token = b.count_to(tokens)
-    # The request of token t is the number of requests that end at or before it.
-    ends = b.slice(cu, b.ints(1), b.ints(_END))
-    ended = b.op("LessOrEqual", b.unsqueeze(ends, 0), b.unsqueeze(token, 1))
-    request = b.op("ReduceSum", b.int64(ended), b.ints(1), keepdims=0)
-    start = b.op("Gather", cu, request)
-    return b.op("Sub", b.op("Add", b.op("Gather", past, request), token), start)
-
-
-def _rotation(b: BodyBuilder, positions: str, size: str) -> Callable[[str], str]:
-    """A function that rotates heads x [T, n, D] as the rotary attributes say.
-
-    y[d] = x[d] * cos[d] + x[partner(d)] * sin[d], with cos 1 and sin 0 on channels that do not
-    rotate, so that one form covers both pairings, any offset, and no rotation at all.
-    """
-    on, interleaved = b.integers("do_rotary"), b.integers("rotary_interleaved")
-    half, channel = b.dim("cos_cache", 1), b.count_to(size)
-    two = b.ints(2)
-    place = b.op("Sub", channel, b.integers("rotary_offset"))
-    turned = b.op(
-        "And",
-        b.op("GreaterOrEqual", place, b.ints(0)),
-        b.op("Less", place, b.op("Mul", b.op("Mul", half, two), on)),
-    )
-    place = b.op("Where", turned, place, b.ints(0))
-    paired = b.op("Greater", interleaved, b.ints(0))
-    first = b.op(
-        "Equal", b.op("Where", paired, b.op("Mod", place, two), b.op("Div", place, half)), b.ints(0)
-    )
-    index = b.op("Where", paired, b.op("Div", place, two), b.op("Mod", place, half))
-    step = b.op("Where", paired, b.ints(1), half)
-    step = b.op("Where", first, step, b.op("Neg", step))
-    partner = b.op("Add", channel, b.op("Where", turned, step, b.ints(0)))
-    # Row 0 without rotation: the tables may then be of any length.
-    row = b.op("Mul", positions, on)
-    cos = b.op("Gather", b.op("Gather", "cos_cache", row), index, axis=1)
-    sin = b.op("Gather", b.op("Gather", "sin_cache", row), index, axis=1)
-    sin = b.op("Where", first, b.op("Neg", sin), sin)
-    cos = b.unsqueeze(b.op("Where", turned, cos, b.number(1.0)), 1)
-    sin = b.unsqueeze(b.op("Where", turned, sin, b.number(0.0)), 1)
-
-    def rotate(x: str) -> str:
-        swapped = b.op("Gather", x, partner, axis=2)
-        return b.op("Add", b.op("Mul", x, cos), b.op("Mul", swapped, sin))
-
-    return rotate
 
 
 def _soft_cap(b: BodyBuilder, scores: str, softcap: str) -> str:
@@ -226,15 +170,15 @@ def _body(given: dict[str, bool]) -> list[onnx.NodeProto]:
     tokens = b.dim("query", 0)
     cu, past = b.int64("cumulative_sequence_length"), b.int64("past_seqlens")
     table, slots = b.int64("block_table"), b.int64("slot_mapping")
-    query = b.reshape("query", tokens, heads, size)
-    key = b.reshape("key", tokens, kv_heads, size)
-    value = b.reshape("value", tokens, kv_heads, size)
+    query, key, value = heads_of_step(b, given["key"], tokens, heads, kv_heads, size)
+    width = b.op("Mul", size, heads)
+    no_rows = b.reshape(b.slice(query, b.ints(0), b.ints(0)), b.ints(0), width)
     if given["q_norm_weight"]:
         epsilon = b.real("qk_norm_epsilon")
-        query = _rms_norm(b, query, "q_norm_weight", epsilon)
-        key = _rms_norm(b, key, "k_norm_weight", epsilon)
+        query = rms_norm(b, query, "q_norm_weight", epsilon)
+        key = rms_norm(b, key, "k_norm_weight", epsilon)
     if given["cos_cache"]:
-        rotate = _rotation(b, _token_positions(b, tokens, cu, past), size)
+        rotate = rotation(b, token_positions(b, tokens, cu, past), size)
         query, key = rotate(query), rotate(key)
     scale = b.real("scale")
     default_scale = b.op("Reciprocal", b.op("Sqrt", b.float32(size)))
@@ -258,7 +202,7 @@ def _body(given: dict[str, bool]) -> list[onnx.NodeProto]:
         "block_size": block_size,
         "kv_heads": kv_heads,
         "group": b.op("Div", heads, kv_heads),
-        "width": b.op("Mul", size, heads),
+        "width": width,
         "softcap": b.real("softcap"),
         "window": window,
         "unbounded": b.op("Less", window, b.ints(1)),
@@ -269,7 +213,7 @@ def _body(given: dict[str, bool]) -> list[onnx.NodeProto]:
         "Loop",
         b.op("Squeeze", b.dim("past_seqlens", 0)),
         b.op("Constant", value=proceed),
-        b.op("SequenceConstruct", b.slice("query", b.ints(0), b.ints(0))),
+        b.op("SequenceConstruct", no_rows),
         body=_request_body(names, given["head_sink"]),
     )
     b.op("ConcatFromSequence", outputs, axis=0, out="output")
@@ -280,6 +224,8 @@ def _check(attributes: PagedAttentionAttributes, given: dict[str, bool], opset: 
     for name in RESERVED_INPUTS:
         if given[name]:
             raise ValueError(f"{name} is reserved; the body of version 1 takes none")
+    if given["key"] != given["value"]:
+        raise ValueError("key and value must be given together, or neither for packed QKV")
     if given["q_norm_weight"] != given["k_norm_weight"]:
         raise ValueError("q_norm_weight and k_norm_weight must be given together")
     if given["cos_cache"] != given["sin_cache"]:

@@ -75,9 +75,14 @@ def paged_attention(
     table = np.asarray(inputs["block_table"], dtype=np.int64)
     slots = np.asarray(inputs["slot_mapping"], dtype=np.int64)
     tokens = len(slots)
-    query = np.asarray(inputs["query"], dtype=np.float64).reshape(tokens, heads, size)
-    key = np.asarray(inputs["key"], dtype=np.float64).reshape(tokens, kv_heads, size)
-    value = np.asarray(inputs["value"], dtype=np.float32).reshape(tokens, kv_heads, size)
+    parts = [inputs["query"]]
+    if "key" in inputs:
+        parts += [inputs["key"], inputs["value"]]
+    # Separate or packed, a token's heads are those of query, key and value in this order.
+    together = np.concatenate(parts, axis=1).reshape(tokens, heads + 2 * kv_heads, size)
+    query = together[:, :heads].astype(np.float64)
+    key = together[:, heads : heads + kv_heads].astype(np.float64)
+    value = together[:, heads + kv_heads :].astype(np.float32)
     added = np.diff(cu)
     request_of = np.repeat(np.arange(len(added)), added)
     positions = past[request_of] + np.arange(tokens) - cu[request_of]

@@ -26,7 +26,7 @@ OP_CONTRACT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 WEIGHT_ALIGNMENT = 64 * 1024
-"""Bytes; every tensor in a weight file starts on such a boundary."""
+"""Bytes; every tensor in a weight file starts on such a boundary, the parts of one aside."""
 
 WEIGHT_MAGIC = b"ORTLOOMW"
 """A weight file starts with magic, u32 LE format version, u32 LE tensor count, then zeros up to
@@ -166,14 +166,21 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ops: tuple[tuple[str, int], ...] = ()  # histogram "domain::op" -> count, sorted
 
 
-class WeightTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One tensor in a weight file; `offset` and `length` in bytes."""
+class WeightTensor(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """One tensor in a weight file; `offset` and `length` in bytes.
+
+    `part_of` names the tensor whose bytes these are some of: rows of a matrix that one variant
+    reads whole and another in parts.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     length: int
+    part_of: str | None = None
 
 
 class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -405,6 +412,13 @@ def _check_header(folder: Path, weight: WeightFile) -> None:
         head = file.read(16)
     if head != weight_header(len(weight.tensors))[:16]:
         raise ManifestError(f"'{weight.file.path}' does not start with its weight header")
+    whole = {t.name: (t.offset, t.length) for t in weight.tensors if t.part_of is None}
     for tensor in weight.tensors:
-        if tensor.offset % WEIGHT_ALIGNMENT or tensor.offset + tensor.length > weight.file.size:
-            raise ManifestError(f"tensor '{tensor.name}' lies outside '{weight.file.path}'")
+        start, size = 0, weight.file.size
+        if tensor.part_of is not None:
+            start, size = whole.get(tensor.part_of, (0, 0))
+        elif tensor.offset % WEIGHT_ALIGNMENT:
+            raise ManifestError(f"tensor '{tensor.name}' is not aligned in '{weight.file.path}'")
+        if tensor.offset < start or tensor.offset + tensor.length > start + size:
+            outside = weight.file.path if tensor.part_of is None else tensor.part_of
+            raise ManifestError(f"tensor '{tensor.name}' lies outside '{outside}'")

@@ -23,9 +23,9 @@ constexpr int kMinBlockSize = 16, kMaxBlockSize = 256, kBlockSizeMultiple = 16;
 
 // One call of the op. Shapes: T tokens, R requests, H heads, KH KV heads, D head size.
 struct AttentionStep {
-  const float* query;         // [T, H*D]
-  const float* key;           // [T, KH*D]
-  const float* value;         // [T, KH*D]
+  const float* query;         // T rows of H*D
+  const float* key;           // T rows of KH*D
+  const float* value;         // T rows of KH*D
   float* key_cache;           // [num_blocks, block_size, KH, D]
   float* value_cache;         // [num_blocks, block_size, KH, D]
   const int32_t* cu_seqlens;  // [R+1]
@@ -39,6 +39,8 @@ struct AttentionStep {
   const float* k_norm;        // [D] or null
   float* output;              // [T, H*D]
   int64_t heads, kv_heads, head_size, block_size, table_width;
+  // Floats from a token to the next. Packed QKV has one stride, and key and value point into query.
+  int64_t query_stride, key_stride, value_stride;
   int64_t rotary_half, rotary_offset;
   bool rotary_interleaved, causal;
   int64_t window;  // tokens a query sees, itself included; 0 = all

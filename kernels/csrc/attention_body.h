@@ -81,8 +81,8 @@ void prepare_queries(const AttentionStep& step, const QueryTile& tile, float* qu
   const int64_t group = group_heads(step);
   const float factor = step.softcap > 0.0f ? step.scale / step.softcap : step.scale * kLog2E;
   for (int64_t i = 0; i < tile.count; ++i) {
-    const float* in =
-        step.query + ((tile.first + i) * step.heads + tile.kv_head * group) * step.head_size;
+    const float* in = step.query + (tile.first + i) * step.query_stride +
+                      tile.kv_head * group * step.head_size;
     for (int64_t g = 0; g < group; ++g) {
       prepare_head(step, in + g * step.head_size, step.q_norm, tile.position + i, factor,
                    query + (i * group + g) * step.head_size);

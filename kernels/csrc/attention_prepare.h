@@ -51,10 +51,10 @@ void store_tokens(const AttentionStep& step, int64_t begin, int64_t end) {
     while (t >= step.cu_seqlens[request + 1]) ++request;
     const int64_t position = step.past[request] + (t - step.cu_seqlens[request]);
     for (int64_t h = 0; h < step.kv_heads; ++h) {
-      prepare_head(step, step.key + t * row + h * step.head_size, step.k_norm, position, 1.0f,
-                   step.key_cache + slot * row + h * step.head_size);
+      prepare_head(step, step.key + t * step.key_stride + h * step.head_size, step.k_norm,
+                   position, 1.0f, step.key_cache + slot * row + h * step.head_size);
     }
-    __builtin_memcpy(step.value_cache + slot * row, step.value + t * row,
+    __builtin_memcpy(step.value_cache + slot * row, step.value + t * step.value_stride,
                      static_cast<size_t>(row) * sizeof(float));
   }
 }

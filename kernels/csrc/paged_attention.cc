@@ -160,7 +160,8 @@ void store_callback(void* user, size_t index) {
 }  // namespace
 
 bool is_optional(size_t input) {
-  return input == kCosCache || input == kSinCache || (input >= kHeadSink && input < kInputCount);
+  return input == kKey || input == kValue || input == kCosCache || input == kSinCache ||
+         (input >= kHeadSink && input < kInputCount);
 }
 
 int32_t element_type(size_t input) {
@@ -232,9 +233,19 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
   const auto ints = [&](size_t i) { return static_cast<const int32_t*>(inputs.view[i].data); };
   step.scale =
       scale_ > 0.0f ? scale_ : 1.0f / std::sqrt(static_cast<float>(step.head_size));
+  const int64_t query_width = heads_ * step.head_size;
+  const int64_t key_width = kv_heads_ * step.head_size;
   step.query = floats(kQuery);
-  step.key = floats(kKey);
-  step.value = floats(kValue);
+  if (inputs.view[kKey].present()) {
+    step.key = floats(kKey);
+    step.value = floats(kValue);
+    step.query_stride = query_width;
+    step.key_stride = step.value_stride = key_width;
+  } else {
+    step.key = step.query + query_width;
+    step.value = step.key + key_width;
+    step.query_stride = step.key_stride = step.value_stride = query_width + 2 * key_width;
+  }
   step.key_cache = floats(kKeyCache);
   step.value_cache = floats(kValueCache);
   step.cu_seqlens = ints(kCuSeqlens);
@@ -261,8 +272,8 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
         "key_cache_out and value_cache_out must be bound to the same memory as key_cache and "
         "value_cache: bind one OrtValue as input and as output");
   }
-  const TensorView& query = inputs.view[kQuery];
-  step.output = static_cast<float*>(api_.output(context, kOutput, query.shape, query.rank));
+  const int64_t output_shape[] = {sizes.tokens, query_width};
+  step.output = static_cast<float*>(api_.output(context, kOutput, output_shape, 2));
   if (sizes.tokens == 0) return;
 
   plan.tokens = sizes.tokens;

@@ -88,14 +88,21 @@ StepSizes check_shapes(const Inputs& inputs, AttentionStep* step) {
   for (size_t axis = 0; axis < 4; ++axis) {
     shapes.size(kValueCache, axis, shapes.at(kKeyCache, axis), "as in key_cache");
   }
+  if (inputs.view[kKey].present() != inputs.view[kValue].present()) {
+    throw OpError("key and value must be given together, or neither and query holds packed QKV");
+  }
   shapes.rank(kQuery, 2);
-  shapes.rank(kKey, 2);
-  shapes.rank(kValue, 2);
   sizes.tokens = shapes.at(kQuery, 0);
-  shapes.size(kQuery, 1, step->heads * step->head_size, "num_heads * head size");
-  for (const size_t input : {kKey, kValue}) {
-    shapes.size(input, 0, sizes.tokens, "tokens, as in query");
-    shapes.size(input, 1, step->kv_heads * step->head_size, "kv_num_heads * head size");
+  if (inputs.view[kKey].present()) {
+    shapes.size(kQuery, 1, step->heads * step->head_size, "num_heads * head size");
+    for (const size_t input : {kKey, kValue}) {
+      shapes.rank(input, 2);
+      shapes.size(input, 0, sizes.tokens, "tokens, as in query");
+      shapes.size(input, 1, step->kv_heads * step->head_size, "kv_num_heads * head size");
+    }
+  } else {
+    shapes.size(kQuery, 1, (step->heads + 2 * step->kv_heads) * step->head_size,
+                "(num_heads + 2 * kv_num_heads) * head size: packed QKV, without key and value");
   }
   shapes.rank(kPastSeqlens, 1);
   sizes.requests = shapes.at(kPastSeqlens, 0);

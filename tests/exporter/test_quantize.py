@@ -126,7 +126,7 @@ def test_a_tied_table_is_stored_once(bundles):
     assert "model.embed_tokens.weight" not in names
     ops = dict(manifest.graph("cpu").ops)
     assert ops["com.microsoft::GatherBlockQuantized"] == 1
-    assert ops["com.microsoft::MatMulNBits"] == 15
+    assert ops["com.microsoft::MatMulNBits"] == 11
     quantization = manifest.quantization
     assert (quantization.bits, quantization.block_size, quantization.accuracy_level) == (4, 32, 4)
     assert (quantization.symmetric, quantization.requantised) == (True, False)

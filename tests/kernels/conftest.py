@@ -26,7 +26,10 @@ def run_bound(session, inputs):
     """Run with each pool bound as input and output; gives (output, key pool, value pool)."""
     # An OrtValue made from an array shares its memory and does not keep it alive.
     arrays = {name: np.array(array) for name, array in inputs.items()}
-    output = np.full_like(inputs["query"], np.nan)
+    tokens, width = inputs["query"].shape
+    if "key" not in inputs:
+        width -= 2 * inputs["key_cache"].shape[2] * inputs["key_cache"].shape[3]
+    output = np.full((tokens, width), np.nan, dtype=np.float32)
     binding = session.io_binding()
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
     for name, value in values.items():
@@ -140,6 +143,13 @@ class StepFactory:
         return inputs
 
 
+def packed(inputs):
+    """The same call with query, key and value as one packed QKV tensor."""
+    rest = {n: a for n, a in inputs.items() if n not in ("query", "key", "value")}
+    parts = [inputs[name] for name in ("query", "key", "value")]
+    return {"query": np.concatenate(parts, axis=1), **rest}
+
+
 def assert_close(got, expected, *, tolerance=TOLERANCE, first_block=0):
     """Output and pools (from `first_block` on) agree within tolerance x the largest value."""
     output, key_pool, value_pool = got
@@ -168,6 +178,11 @@ def run_op():
 @pytest.fixture
 def steps():
     return StepFactory
+
+
+@pytest.fixture
+def pack():
+    return packed
 
 
 @pytest.fixture

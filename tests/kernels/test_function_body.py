@@ -302,12 +302,17 @@ def with_input(*names):
     return tuple(flag or name in names for flag, name in zip(REQUIRED, INPUTS, strict=True))
 
 
+def without_input(name):
+    return tuple(flag and name != other for flag, other in zip(REQUIRED, INPUTS, strict=True))
+
+
 @pytest.mark.parametrize(
     ("attributes", "present", "opset", "text"),
     [
         (Attributes(6, 2), with_input("k_scale"), 23, "k_scale is reserved"),
         (Attributes(6, 2), with_input("q_norm_weight"), 23, "given together"),
         (Attributes(6, 2), with_input("cos_cache"), 23, "given together"),
+        (Attributes(6, 2), without_input("value"), 23, "key and value must be given together"),
         (Attributes(6, 2, do_rotary=1), REQUIRED, 23, "do_rotary = 1 needs"),
         (Attributes(6, 4), REQUIRED, 23, "multiple of kv_num_heads"),
         (Attributes(6, 2, local_window_size=0), REQUIRED, 23, "local_window_size"),

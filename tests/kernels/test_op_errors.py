@@ -81,6 +81,28 @@ def test_wrong_shapes(refused, text, edit):
     refused(text, edit)
 
 
+PACKED_WIDTH = r"axis 1 must be 640 \(\(num_heads \+ 2 \* kv_num_heads\) \* head size: packed QKV"
+
+
+@pytest.mark.parametrize(
+    ("text", "absent", "width"),
+    [
+        ("key and value must be given together, or neither", ["key"], 384),
+        ("key and value must be given together, or neither", ["value"], 640),
+        (rf"query has shape \[5, 384\], but {PACKED_WIDTH}", ["key", "value"], 384),
+        (rf"query has shape \[5, 768\], but {PACKED_WIDTH}", ["key", "value"], 768),
+        (r"query has shape \[5, 640\], but axis 1 must be 384 \(num_heads \*", [], 640),
+    ],
+)
+def test_wrong_packing(refused, text, absent, width):
+    def edit(inputs):
+        for name in absent:
+            del inputs[name]
+        inputs["query"] = np.zeros((5, width), dtype=np.float32)
+
+    refused(text, edit)
+
+
 def pools(block_size, heads, head_size):
     def edit(inputs):
         for name in ("key_cache", "value_cache"):

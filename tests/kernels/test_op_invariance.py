@@ -152,8 +152,10 @@ def test_schedules_agree_across_a_partition(runners):
         PagedAttentionAttributes(14, 2, do_rotary=1, local_window_size=300),
     ],
 )
-def test_schedules_agree_with_every_feature(runners, attributes):
-    check_schedules(Stream(340, attributes), runners(attributes, threads=(1, 3)))
+def test_schedules_agree_with_every_feature(runners, run_op, pack, tier, attributes):
+    calls = runners(attributes, threads=(1, 3))
+    calls["packed QKV"] = lambda inputs: run_op(attributes, pack(inputs), 2, tier)
+    check_schedules(Stream(340, attributes), calls)
 
 
 def test_schedules_agree_at_other_head_sizes(runners):
