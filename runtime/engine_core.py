@@ -198,7 +198,7 @@ class EngineCore:
             error = future.exception()
             if error is None:
                 self._admit(client_id, message, validated=True)
-            elif isinstance(error, Exception):
+            else:
                 self._refuse(client_id, message, error)
 
     def _admit(self, client_id: bytes, message: EngineRequest, *, validated: bool) -> None:
@@ -211,7 +211,7 @@ class EngineCore:
         else:
             self.scheduler.add(request)
 
-    def _refuse(self, client_id: bytes, message: EngineRequest, error: Exception) -> None:
+    def _refuse(self, client_id: bytes, message: EngineRequest, error: BaseException) -> None:
         output = EngineOutput(message.request_id, finish_reason="error", error=str(error))
         if isinstance(error, CapacityError):
             output.error_kind = "capacity"

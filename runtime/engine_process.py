@@ -8,7 +8,6 @@ parent.
 """
 
 import argparse
-import ctypes
 import gc
 import logging
 import os
@@ -23,24 +22,12 @@ import msgspec
 from ortloom import logs
 from ortloom.config import Config
 from ortloom.errors import ConfigError, OrtloomError
+from ortloom.parent_death import die_with_parent
 from ortloom.runtime.engine_core import EngineCore
 from ortloom.runtime.engine_protocols import Runner
 from ortloom.runtime.zmq_endpoint import ZmqEndpoint
 
 log = logging.getLogger("ortloom.engine")
-
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing happens)."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def load_runner(config: Config) -> Runner:
@@ -83,7 +70,7 @@ def serve(
 def _fail(endpoint: ZmqEndpoint, error: Exception, what: str) -> int:
     expected = isinstance(error, OrtloomError)
     text = str(error) if expected else f"{what} ({type(error).__name__}: {error})"
-    print(f"ortloom: error: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    logs.say(f"ortloom: error: {' '.join(text.split())}")
     log.debug("%s", what, exc_info=error)
     endpoint.report_failure(text if expected else what)
     endpoint.close()
@@ -117,12 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ortloom-engine", description="One ortloom engine.")
     parser.add_argument("--address", required=True, help="ZeroMQ address to bind, ipc://PATH")
     parser.add_argument("--config", default="-", help="JSON file, or - for standard input")
+    parser.add_argument("--parent", type=int, help="pid to end with; default: the parent's")
     options = parser.parse_args(arguments)
-    die_with_parent()
+    die_with_parent(os.getppid() if options.parent is None else options.parent)
     try:
         config = read_config(options.config)
     except ConfigError as error:
-        print(f"ortloom: error: {error}", file=sys.stderr)
+        logs.say(f"ortloom: error: {error}")
         return error.exit_code
     logs.set_up(config.log.level, "engine")
     return serve(config, options.address)

@@ -26,14 +26,18 @@ _PARAM = "structured_outputs"
 
 
 def compile_limits() -> "LLParserLimits":
-    """What the engine may spend on one grammar; about 100 ms of compiling at most."""
+    """What the engine may spend on one grammar.
+
+    A row has an item for each thing that may come next: four a property, one a choice. A step that
+    stays below these limits takes some 100 ms at worst.
+    """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        max_items_in_row=1000,
-        initial_lexer_fuel=100_000,
+        max_items_in_row=20_000,
+        initial_lexer_fuel=500_000,
         step_lexer_fuel=200_000,
-        step_max_items=50_000,
+        step_max_items=20_000,
         max_lexer_states=50_000,
         max_grammar_size=100_000,
         verbose_errors=False,

@@ -16,6 +16,10 @@ from ortloom.runtime.sampling_params import SamplingParams
 
 NEG_INF = np.float32(-np.inf)
 
+LARGEST = np.float32(1e30)
+"""Bound of penalised logits: a penalty of any size must leave numbers that a temperature can still
+divide. Far above any logit of a model."""
+
 
 class TokenCounts:
     """Distinct token ids with how often each was seen, as arrays that grow in place.
@@ -96,7 +100,7 @@ class LogitsProcessors:
         bias = params.logit_bias or {}
         self._bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
         self._bias = np.fromiter(bias.values(), np.float32, len(bias))
-        self._repetition = params.repetition_penalty
+        self._repetition = np.float32(np.clip(params.repetition_penalty, 1 / LARGEST, LARGEST))
         self._frequency = params.frequency_penalty
         self._presence = params.presence_penalty
         repeats = params.repetition_penalty != 1.0
@@ -144,8 +148,9 @@ class LogitsProcessors:
         if self._seen is not None:
             ids = self._seen.ids
             values = row[ids]
-            penalty = np.float32(self._repetition)
-            row[ids] = np.where(values > 0, values / penalty, values * penalty)
+            with np.errstate(over="ignore"):
+                scaled = np.where(values > 0, values / self._repetition, values * self._repetition)
+            row[ids] = np.where(values > NEG_INF, np.clip(scaled, -LARGEST, LARGEST), NEG_INF)
         if self._output is not None:
             ids, counts = self._output.ids, self._output.counts
             loss = np.float32(self._frequency) * counts + np.float32(self._presence)

@@ -13,6 +13,7 @@ from ortloom.config import Config
 from ortloom.errors import InvalidRequest
 from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
+from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
 from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
 from ortloom.runtime.kv_pools import pool_specs
@@ -74,8 +75,12 @@ class ModelRunner:
         self._max_call_tokens = max_call_tokens
         self._session = session
         self._builder = InputBuilder(self.block_size, graph.io.positions_rows)
+        eos = manifest.architecture.eos_token_ids
         self._grammars = GrammarCompiler(
-            tokenizer_file, self.vocab_size, manifest.architecture.eos_token_ids
+            tokenizer_file,
+            self.vocab_size,
+            eos,
+            None if tokenizer_file is None else GrammarTrial(tokenizer_file, self.vocab_size, eos),
         )
         self._sampler = Sampler(self.vocab_size, config.model.logprobs_mode, self._grammars)
 
@@ -220,7 +225,7 @@ class ModelRunner:
             )
         request.sampling.validated(self.vocab_size, self._max_logprobs)
         if request.sampling.structured_output is not None:
-            self._grammars.compile(request.sampling.structured_output)
+            self._grammars.validate(request.sampling.structured_output)
 
     def warm_up(self) -> None:
         """A prefill and a decode step in block 1, before any request owns it."""
@@ -248,5 +253,6 @@ class ModelRunner:
         self._session.run(self._builder.build([segment]))
 
     def close(self) -> None:
-        """Let go of the session and the pools."""
+        """Let go of the session, the pools and the grammars' process."""
+        self._grammars.close()
         del self._session

@@ -14,17 +14,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ortloom.errors import InvalidRequest
 from ortloom.runtime.logits_processors import LogitsProcessors
 from ortloom.runtime.logprobs import LogprobsMode, describe, log_normaliser
 from ortloom.runtime.messages import TokenLogprobs
 from ortloom.runtime.philox import uniform
 from ortloom.runtime.request import Request
+from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.structured_output import GrammarCompiler, GrammarState
 from ortloom.runtime.token_draw import draw_token
 
 NOT_FINITE = "the model produced logits that are not finite"
 NOTHING_ALLOWED = "no token is allowed by the constraints of this request"
+GRAMMAR_PARAM = "structured_outputs"
+
+
+def _restricting(params: SamplingParams) -> str:
+    """The field that leaves no token to choose."""
+    if params.structured_output is not None:
+        return GRAMMAR_PARAM
+    return "bad_words" if params.allowed_token_ids is None else "allowed_token_ids"
 
 
 @dataclass(slots=True)
@@ -72,11 +82,15 @@ class Sampler:
             N results; a row without a finite maximum, without an allowed token or with a failed
             grammar has `error` and no token.
         """
-        states = [self._state(request) for request in requests]
         picks = logits.argmax(axis=1).tolist()
         results: list[RowResult] = []
-        for index, (state, pick) in enumerate(zip(states, picks, strict=True)):
+        for index, (request, pick) in enumerate(zip(requests, picks, strict=True)):
             row = logits[index]
+            try:
+                state = self._state(request)
+            except InvalidRequest as error:  # a grammar that is compiled again
+                results.append(RowResult(error=str(error), error_param=GRAMMAR_PARAM))
+                continue
             if not np.isfinite(row[pick]):  # argmax finds NaN first and +inf last
                 results.append(RowResult(error=NOT_FINITE))
             elif state.plain:
@@ -132,7 +146,7 @@ class Sampler:
             if grammar.error is None:
                 grammar.mask(row)
             if grammar.error is not None:
-                return RowResult(error=grammar.error)
+                return RowResult(error=grammar.error, error_param=GRAMMAR_PARAM)
         wants = params.logprobs is not None
         raw = row
         if state.processors.active:
@@ -144,7 +158,7 @@ class Sampler:
         if grammar is not None or state.processors.active:
             pick = int(row.argmax())
             if not np.isfinite(row[pick]):
-                return RowResult(error=NOTHING_ALLOWED)
+                return RowResult(error=NOTHING_ALLOWED, error_param=_restricting(params))
         if params.greedy:
             entry = self._greedy_logprobs(raw, row, pick, state.request) if wants else None
             return RowResult(token_id=pick, logprobs=entry)

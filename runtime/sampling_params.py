@@ -12,6 +12,9 @@ SAMPLING_EPS = 1e-5
 MIN_TEMPERATURE = 1e-2
 """A temperature between SAMPLING_EPS and this is raised to it."""
 
+MAX_TOP_K = 2**31 - 1
+"""A larger top_k cuts nothing either."""
+
 
 class StructuredOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """One constraint. `kind` json holds a JSON schema text, regex a pattern, grammar a Lark text,
@@ -83,6 +86,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         changes: dict[str, object] = {}
         if SAMPLING_EPS <= self.temperature < MIN_TEMPERATURE:
             changes["temperature"] = MIN_TEMPERATURE
+        if self.top_k > MAX_TOP_K:
+            changes["top_k"] = MAX_TOP_K
         if self.greedy:
             changes |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
         if self.seed == -1:

@@ -259,7 +259,7 @@ class Scheduler:
         """One request's share of a step; the number of tokens it generated."""
         request = item.request
         if row.error is not None:
-            self._finish(request, "error", None, error=row.error)
+            self._finish(request, "error", None, error=row.error, error_param=row.error_param)
             return 0
         if item.samples and row.token_id is None:
             self.fail([request])
@@ -312,6 +312,7 @@ class Scheduler:
         stop_reason: int | None,
         *,
         error: str | None = None,
+        error_param: str | None = None,
         output: EngineOutput | None = None,
     ) -> None:
         request.finish_reason = reason
@@ -333,7 +334,8 @@ class Scheduler:
         output.times = _copy(request.times)
         if error is not None:
             output.error = error
-            output.error_kind = "internal"
+            output.error_kind = "internal" if error_param is None else "invalid"
+            output.error_param = error_param
         self._emit(request, output)
 
     def _output(self, request: Request) -> EngineOutput:

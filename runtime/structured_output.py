@@ -10,8 +10,10 @@ preemption and recompute need no rollback.
 """
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from ortloom.errors import InvalidRequest
 from ortloom.runtime.grammar_source import compile_limits, grammar_text
+from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.sampling_params import StructuredOutput
 
 if TYPE_CHECKING:
@@ -27,7 +30,12 @@ if TYPE_CHECKING:
 
 CACHED_GRAMMARS = 64
 
+FREE_SECONDS = 1.0
+SECONDS_A_TOKEN = 0.02
+"""Processor time a request's grammar may take in all: every step it takes holds all others up."""
+
 _PARAM = "structured_outputs"
+_LONGEST_REASON = 400
 _NO_EXTENSION = "NoExtension"  # how the engine says that no token can come first
 
 
@@ -38,11 +46,30 @@ class GrammarState:
         matcher: at the start of the grammar; owned by this object.
         end_ids: ids that end the request; allowed whenever the grammar may stop.
         vocab_size: V.
+        clock: processor seconds of this thread.
     """
 
-    __slots__ = ("_bits", "_consumed", "_end_ids", "_ended", "_matcher", "_vocab_size", "error")
+    __slots__ = (
+        "_bits",
+        "_clock",
+        "_consumed",
+        "_end_ids",
+        "_ended",
+        "_matcher",
+        "_spent",
+        "_vocab_size",
+        "error",
+    )
 
-    def __init__(self, matcher: "LLMatcher", end_ids: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self,
+        matcher: "LLMatcher",
+        end_ids: Sequence[int],
+        vocab_size: int,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._clock = clock
+        self._spent = 0.0
         self._matcher = matcher
         self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
         self._vocab_size = vocab_size
@@ -58,6 +85,10 @@ class GrammarState:
 
     def advance(self, output: Sequence[int]) -> None:
         """Consume the output tokens not seen yet; sets `error` when one does not fit."""
+        with self._measured():
+            self._advance(output)
+
+    def _advance(self, output: Sequence[int]) -> None:
         for token in output[self._consumed :]:
             self._consumed += 1
             if self._ended or self.error is not None:
@@ -65,10 +96,31 @@ class GrammarState:
             if token in self._end_ids and self._matcher.is_accepting():
                 self._ended = True
             elif not self._matcher.consume_token(token):
-                self.error = f"the grammar stopped: {self._matcher.get_error()}"
+                self.error = _stopped(self._matcher)
 
     def mask(self, row: NDArray[np.float32]) -> None:
-        """Set the logits [V] f32 of every token the grammar does not allow next to -inf."""
+        """Set the logits [V] f32 of every token the grammar does not allow next to -inf.
+
+        Sets `error` when the grammar fails, or takes more time than a request may have.
+        """
+        with self._measured():
+            self._mask(row)
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Add up the time of a block, and keep a panic of the grammar engine to this request."""
+        start = self._clock()
+        try:
+            yield
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            self.error = "The constraint cannot be followed further."
+        self._spent += self._clock() - start
+        if self._spent > FREE_SECONDS + SECONDS_A_TOKEN * self._consumed:
+            self.error = self.error or "The constraint is too expensive to follow."
+
+    def _mask(self, row: NDArray[np.float32]) -> None:
         if self.complete:
             ends = row[self._end_ids]
             row.fill(-np.inf)
@@ -84,7 +136,21 @@ class GrammarState:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            self.error = f"the grammar stopped: {self._matcher.get_error()}"
+            self.error = _stopped(self._matcher)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """A failed assertion inside the grammar engine; its class is no `Exception` and has no name
+    that could be imported."""
+    return type(error).__name__ == "PanicException"
+
+
+def _stopped(matcher: "LLMatcher") -> str:
+    return f"The constraint cannot be followed further: {_one_line(matcher.get_error())}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("<non-verbose/>", "").split())[:_LONGEST_REASON]
 
 
 class GrammarCompiler:
@@ -94,18 +160,41 @@ class GrammarCompiler:
         tokenizer_file: the bundle's tokenizer.json; None = constraints are refused.
         vocab_size: number of logits columns, V.
         eos_token_ids: the model's primary end ids.
+        trial: where constraints that nobody vouches for are tried out first; None = nowhere.
     """
 
     def __init__(
-        self, tokenizer_file: Path | None, vocab_size: int, eos_token_ids: Sequence[int]
+        self,
+        tokenizer_file: Path | None,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        trial: GrammarTrial | None = None,
     ) -> None:
         self._file = tokenizer_file
+        self._trial = trial
         self._vocab_size = vocab_size
         self._eos = [t for t in eos_token_ids if 0 <= t < vocab_size]
         self._tokenizer: LLTokenizer | None = None
         self._cache: OrderedDict[StructuredOutput, LLMatcher] = OrderedDict()
         self._cache_lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
+
+    def validate(self, constraint: StructuredOutput) -> None:
+        """Try a constraint out and compile it, so that `start` finds it ready.
+
+        Raises:
+            InvalidRequest: as `compile`, or it takes too much time or memory.
+        """
+        with self._cache_lock:
+            known = constraint in self._cache
+        if not known and self._trial is not None:
+            self._trial.check(constraint)
+        self.compile(constraint)
+
+    def close(self) -> None:
+        """End the trial's process."""
+        if self._trial is not None:
+            self._trial.close()
 
     def compile(self, constraint: StructuredOutput) -> "LLMatcher":
         """A fresh matcher at the start of the grammar.
@@ -162,7 +251,7 @@ class GrammarCompiler:
         if not probe.is_error():
             bits: NDArray[np.uint8] = np.frombuffer(probe.compute_bitmask(), np.uint8)
             empty = not bits.any() and not probe.is_accepting()
-        reason = " ".join(probe.get_error().split())[:400] if probe.is_error() else ""
+        reason = _one_line(probe.get_error()) if probe.is_error() else ""
         if empty or reason.startswith(_NO_EXTENSION):
             raise InvalidRequest(
                 f"The {constraint.kind} constraint allows no output at all.", _PARAM

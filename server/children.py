@@ -56,7 +56,10 @@ def start_engine(config: Config, address: str) -> "subprocess.Popen[bytes]":
     descriptor = nameless_file(data)
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", ENGINE_MODULE, "--address", address, "--config", "-"],
+            [
+                *(sys.executable, "-P", "-m", ENGINE_MODULE),
+                *("--address", address, "--config", "-", "--parent", str(os.getpid())),
+            ],
             stdin=descriptor,
             process_group=0,
         )
@@ -85,6 +88,7 @@ def start_front(
         started=started,
         listen_fd=listener.fileno(),
         control_fd=theirs.fileno(),
+        supervisor=os.getpid(),
     )
     descriptor = nameless_file(msgspec.msgpack.encode(handoff))
     try:

@@ -26,6 +26,7 @@ class Handoff(msgspec.Struct):
     started: float  # unix seconds of the supervisor's start
     listen_fd: int
     control_fd: int
+    supervisor: int  # pid; the front ends with it
 
 
 class FrontReady(msgspec.Struct, tag="ready"):

@@ -2,9 +2,8 @@
 
 import argparse
 import asyncio
-import ctypes
 import gc
-import os
+import logging
 import signal
 import socket
 import sys
@@ -20,6 +19,7 @@ from ortloom.models.chat_template import ChatTemplate
 from ortloom.models.generation_config import GenerationDefaults
 from ortloom.models.manifest import Manifest
 from ortloom.models.tokenizer import Tokenizer
+from ortloom.parent_death import die_with_parent
 from ortloom.runtime.zmq_client import ZmqClient
 from ortloom.server.app import create_app, route_lines
 from ortloom.server.context import FrontContext
@@ -28,18 +28,9 @@ from ortloom.server.metrics import FrontMetrics
 from ortloom.server.protocol import LoomProtocol
 from ortloom.server.supervisor_link import SupervisorLink
 
-_PR_SET_PDEATHSIG = 1
+logger = logging.getLogger("ortloom.server")
+
 _BACKLOG = 2048
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the supervisor ends (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent or parent == 1:
-        os._exit(1)
 
 
 def build_context(handoff: Handoff) -> FrontContext:
@@ -155,9 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ortloom-front", description="One ortloom front.")
     parser.add_argument("--handoff-fd", type=int, required=True)
     options = parser.parse_args(arguments)
-    die_with_parent()
     with open(options.handoff_fd, "rb") as file:
         handoff = msgspec.msgpack.decode(file.read(), type=Handoff)
+    die_with_parent(handoff.supervisor)
     logs.set_up(handoff.config.log.level, f"front-{handoff.index}")
     control = socket.socket(fileno=handoff.control_fd)
     try:
@@ -166,6 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OrtloomError as error:
         control.sendall(frame(FrontFailed(str(error), error.exit_code)))
         return error.exit_code
+    except Exception as error:
+        text = f"a front could not start ({type(error).__name__}: {error})"
+        logger.debug("%s", text, exc_info=error)
+        control.sendall(frame(FrontFailed(" ".join(text.split()), 1)))
+        return 1
     run_app(app, front, handoff, control)
     return 0
 

@@ -7,6 +7,7 @@ number of fields; behind a lenient proxy the first two are smuggling hazards (RF
 
 import re
 
+import httptools
 from sanic.exceptions import SanicException
 
 MAX_HEAD = 32 * 1024
@@ -14,6 +15,9 @@ MAX_HEAD = 32 * 1024
 
 MAX_TARGET = 8 * 1024
 """Bytes of the request target (URL)."""
+
+MAX_CHUNK_LINE = 1024
+"""Bytes of a chunk's size line, extensions included."""
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST_LINE = re.compile(_TOKEN + rb" ([\x21-\x7e]+) HTTP/1\.([01])")
@@ -46,6 +50,10 @@ def check_head(head: bytes, max_fields: int) -> None:
         raise HeadRejected("The request line is malformed.", status_code=400)
     if len(match[1]) > MAX_TARGET:
         raise HeadRejected("The request target is too long.", status_code=414)
+    try:
+        httptools.parse_url(match[1])
+    except httptools.HttpParserInvalidURLError:
+        raise HeadRejected("The request target is malformed.", status_code=400) from None
     if len(head) > MAX_HEAD:
         raise HeadRejected("The request head is too large.", status_code=431)
     if len(fields) > max_fields:
@@ -64,6 +72,21 @@ def check_head(head: bytes, max_fields: int) -> None:
             raise HeadRejected("Content-Length is not a number.", status_code=400)
     if hosts > 1 or (hosts == 0 and match[2] == b"1"):
         raise HeadRejected("Exactly one Host header field is needed.", status_code=400)
+
+
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;[\t\x20-\x7e\x80-\xff]*)?")
+
+
+def chunk_size_fits(buffer: bytearray) -> bool | None:
+    """Whether a line end and a chunk's size line, as RFC 9112 §7.1 writes them, are at the start of
+    a buffer; None while that cannot be told.
+
+    Sanic skips two bytes whatever they are, and takes every number Python would.
+    """
+    if not b"\r\n".startswith(bytes(buffer[:2])):
+        return False
+    end = buffer.find(b"\r\n", 2)
+    return None if end < 0 else _CHUNK_SIZE.fullmatch(buffer, 2, end) is not None
 
 
 def strip_root_path(buffer: bytearray, root_path: bytes) -> None:

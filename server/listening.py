@@ -30,6 +30,8 @@ def bind(front: FrontConfig) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             reason = "the address is in use by another process"
         raise CannotListen(f"cannot listen on {where}: {reason}") from None
+    except UnicodeError:
+        raise CannotListen(f"cannot listen on '{front.host}': it is no host name") from None
 
 
 def _bind_tcp(front: FrontConfig) -> socket.socket:
@@ -53,6 +55,8 @@ def _bind_tcp(front: FrontConfig) -> socket.socket:
 
 def _bind_unix(path: str) -> socket.socket:
     """Replace a stale socket file; a live one, or another kind of file, is left alone."""
+    if not path:
+        raise OSError(errno.EINVAL, "a unix socket needs a path")
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise OSError(errno.EEXIST, "a file that is no socket is in the way")

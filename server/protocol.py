@@ -24,17 +24,20 @@ from ortloom.server.admission import admit
 from ortloom.server.connections import ConnectionRegistry
 from ortloom.server.context import FrontContext, context_of_app
 from ortloom.server.head import (
+    MAX_CHUNK_LINE,
     MAX_HEAD,
     HeadRejected,
     check_head,
+    chunk_size_fits,
     strip_root_path,
     too_large,
 )
+from ortloom.server.request_id import given_request_id
 
 logger = logging.getLogger("ortloom.server")
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SEND_BUFFER = 128 * 1024  # bytes; a reader that stops is noticed after about this much
-_LONGEST_REQUEST_ID = 256
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024
 _FULL_BODY = (
@@ -109,11 +112,30 @@ class LoomHttp(Http):  # type: ignore[misc]
         """Some bytes of the body, within the total body deadline."""
         try:
             async with asyncio.timeout_at(self._body_deadline):
+                if self.request_bytes_left == 0 and self.request_body == "chunked":
+                    await self._check_chunk()
                 data: bytes | None = await super().read()
         except TimeoutError:
             self.keep_alive = False
             raise BodyTimeout("The request body took too long.") from None
         return data
+
+    async def _check_chunk(self) -> None:
+        """Read up to the end of a chunk's size line.
+
+        Raises:
+            BadRequest: it is malformed, or longer than MAX_CHUNK_LINE.
+        """
+        if self.expecting_continue:
+            self.expecting_continue = False
+            await self._send(_CONTINUE)
+        while (fits := chunk_size_fits(self.recv_buffer)) is None:
+            if len(self.recv_buffer) > MAX_CHUNK_LINE:
+                break
+            await self._receive_more()
+        if not fits:
+            self.keep_alive = False
+            raise BadRequest("Bad chunked encoding")
 
     async def error_response(self, exception: BaseException) -> None:
         """Answer an error outside the handler (head, cancellation) and account for it."""
@@ -199,9 +221,7 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         """Start the accounting of one exchange."""
         if self.front.draining and self._http is not None:
             self._http.keep_alive = False
-        header: str = request.headers.getone("x-request-id", "")
-        usable = header.isascii() and 0 < len(header) <= _LONGEST_REQUEST_ID
-        request.ctx.request_id = header if usable else uuid.uuid4().hex
+        request.ctx.request_id = given_request_id(request) or uuid.uuid4().hex
         request.ctx.record = AccessRecord(start=time.monotonic(), bytes_before=self.bytes_out)
         current_record.set(request.ctx.record)
 

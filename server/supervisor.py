@@ -16,7 +16,6 @@ import selectors
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections import deque
@@ -26,6 +25,7 @@ import msgspec
 
 from ortloom import logs
 from ortloom.config import Config
+from ortloom.errors import OrtloomError
 from ortloom.server.children import Front, how_it_ended, start_engine, start_front, terminate
 from ortloom.server.control import (
     AskTotal,
@@ -52,15 +52,27 @@ MOST_FILES = 65_536
 LONGEST_FOLDER = 80  # characters; a unix socket's path may have 107
 
 
+class NoFolder(OrtloomError):
+    """There is no place for temporary files."""
+
+
 def run(config: Config) -> int:
     """Serve until a signal or a failure; returns the exit code."""
     try:
         listener = bind(config.front)
     except CannotListen as error:
-        print(f"ortloom: error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
+        return _refused(error)
     with listener:
-        return Supervisor(config, listener).run()
+        try:
+            supervisor = Supervisor(config, listener)
+        except NoFolder as error:
+            return _refused(error)
+        return supervisor.run()
+
+
+def _refused(error: OrtloomError) -> int:
+    logs.say(f"ortloom: error: {error}")
+    return error.exit_code
 
 
 class Supervisor:
@@ -160,7 +172,7 @@ class Supervisor:
             if name == "engine gone":
                 self._stop(1)
             elif name == "front failed" and self._failure is not None and not self._stopping:
-                print(f"ortloom: error: {self._failure.message}", file=sys.stderr, flush=True)
+                logs.say(f"ortloom: error: {self._failure.message}")
                 self._stop(self._failure.exit_code)
             elif name == "kill":
                 logger.warning("children did not end in time and are killed")
@@ -292,7 +304,7 @@ class Supervisor:
         logger.info("Serving on %s, ready after %.2f s", where, seconds)
         logger.info("Application startup complete.")
         if logger.isEnabledFor(logging.INFO):
-            print(f"\n{curl_line(self._config, self._url)}\n", file=sys.stderr, flush=True)
+            logs.say(f"\n{curl_line(self._config, self._url)}\n")
 
     # the end
 
@@ -336,11 +348,18 @@ class Supervisor:
 
 
 def _private_folder() -> str:
-    """A folder for the engine's socket; paths of unix sockets are short by nature."""
-    folder = tempfile.mkdtemp(prefix="ortloom-")
-    if len(folder) > LONGEST_FOLDER:
-        os.rmdir(folder)
-        folder = tempfile.mkdtemp(prefix="ortloom-", dir="/tmp")
+    """A folder for the engine's socket; paths of unix sockets are short by nature.
+
+    Raises:
+        NoFolder: no place can be written to.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="ortloom-")
+        if len(folder) > LONGEST_FOLDER:
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix="ortloom-", dir="/tmp")
+    except OSError as error:
+        raise NoFolder(f"cannot make a folder for temporary files: {error.strerror}") from None
     return folder
 
 

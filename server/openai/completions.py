@@ -39,7 +39,6 @@ class Completion:
     """One completion request on its way.
 
     Attributes:
-        only_prompt: echo with max_tokens 0; the engine's one token is dropped.
         logprobs: builds logprobs, None = not asked for.
     """
 
@@ -48,7 +47,6 @@ class Completion:
     job: GenerationJob
     head: ReplyHead
     usage: UsageCounter
-    only_prompt: bool
     logprobs: CompletionLogprobs | None
 
     def prompt_of(self, index: int) -> PromptJob:
@@ -56,10 +54,9 @@ class Completion:
         return self.job.prompts[index // self.job.n]
 
     def pieces(self) -> AsyncGenerator[Piece, None]:
-        """The engine's work, without tokens nobody asked for."""
+        """The engine's work."""
         front = self.front
-        pieces = generate(self.job, front.client, front.tokenizer, front.metrics)
-        return _without_output(pieces) if self.only_prompt else pieces
+        return generate(self.job, front.client, front.tokenizer, front.metrics)
 
     def echo_text(self, index: int) -> str:
         """The prompt as text, for echo."""
@@ -68,17 +65,6 @@ class Completion:
             return prompt.text
         tokenizer = tokenizer_of(self.front)
         return tokenizer.decode(prompt.token_ids, self.job.params.skip_special_tokens)
-
-
-async def _without_output(
-    pieces: AsyncGenerator[Piece, None],
-) -> AsyncGenerator[Piece, None]:
-    async with aclosing(pieces):
-        async for piece in pieces:
-            piece.text, piece.token_ids, piece.logprobs = "", [], []
-            if piece.finish_reason is not None:
-                piece.finish_reason, piece.stop_reason = "length", None
-            yield piece
 
 
 async def prepare(body: CompletionRequest, request: Request, front: FrontContext) -> Completion:
@@ -94,11 +80,9 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
         raise UnsupportedParameter("suffix is not supported.", "suffix")
     context = sampling_context(front)
     echo = bool(body.echo)
-    only_prompt = echo and body.max_tokens == 0
     scored = body.logprobs if echo and body.prompt_logprobs is None else body.prompt_logprobs
     params = sampling_params(body, context, body.logprobs, scored)
-    requested = 1 if only_prompt else body.max_tokens
-    limit = output_limit(requested, COMPLETION_MAX_TOKENS, front)
+    limit = output_limit(body.max_tokens, COMPLETION_MAX_TOKENS, front, prompt_only=echo)
     prompts = []
     for prompt in parse_prompts(body.prompt, front.config.front.max_prompts):
         ids, text = await _token_ids(prompt, body, front)
@@ -115,7 +99,6 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
         job=job,
         head=ReplyHead(response, "text_completion", front),
         usage=UsageCounter(job, front.config.front.enable_prompt_tokens_details),
-        only_prompt=only_prompt,
         logprobs=None
         if body.logprobs is None
         else CompletionLogprobs(names, body.logprobs, keep_all),

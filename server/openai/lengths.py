@@ -17,12 +17,14 @@ class OutputLimit:
         default: limit of the route when none is given; None = up to the context.
         ceilings: limits of the server (generation config, front) that always hold.
         max_model_len: context in tokens.
+        prompt_only: a requested limit of exactly 0 means 0: nothing is generated.
     """
 
     requested: int | None
     default: int | None
     ceilings: tuple[int | None, ...]
     max_model_len: int
+    prompt_only: bool = False
 
     def check(self) -> None:
         """Refuse a limit no prompt could have room for.
@@ -38,7 +40,7 @@ class OutputLimit:
             )
 
     def resolve(self, prompt_tokens: int) -> int:
-        """Tokens that may be generated after a prompt; at least 1.
+        """Tokens that may be generated after a prompt; at least 1 unless only it is wanted.
 
         Raises:
             ContextLengthExceeded: the prompt leaves no room.
@@ -52,6 +54,8 @@ class OutputLimit:
                 f"{prompt_tokens} tokens and leaves no room for output.",
                 "input_tokens",
             )
+        if self.prompt_only and self.requested == 0:
+            return 0
         wanted = self.default if self.requested is None else self.requested
         limits = [room] if wanted is None or wanted <= 0 else [room, wanted]
         return max(1, min(limits + [c for c in self.ceilings if c is not None]))

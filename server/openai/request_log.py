@@ -25,7 +25,7 @@ def log_request(job: GenerationJob, config: LogConfig) -> None:
     for prompt in job.prompts:
         shown = prompt.token_ids[:cut] if prompt.text is None else repr(prompt.text[:cut])
         log.info(
-            "request %s: prompt %s (%d tokens), max_tokens %d, n %d, priority %d, %r",
+            "request %r: prompt %s (%d tokens), max_tokens %d, n %d, priority %d, %r",
             job.response_id,
             shown,
             len(prompt.token_ids),

@@ -127,8 +127,8 @@ class SampleText:
 
     def _rest(self) -> str:
         """Everything held back, once the engine is done."""
-        if self._text is None:
-            return ""
+        if self._text is None or not self._num_tokens:
+            return ""  # what is held back then is the end of the prompt
         return self._stops.push(self._text.finish(), self._num_tokens) + self._stops.finish()
 
     def _piece(self, output: EngineOutput, text: str, used: int) -> Piece:

@@ -1,5 +1,6 @@
 """Request fields to `SamplingParams`: defaults merged, ranges checked, text turned to token ids."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,8 @@ ENGINE_ANSWERED_WITHOUT_PARAM = ANSWERED_WITHOUT_PARAM | {"structured_outputs", 
 """The same for refusals of the engine; a constraint it cannot compile is one."""
 
 _MAX_LOGPROB_TOKEN_IDS = 128
+_MAX_BAD_WORD = 512  # characters; they are tokenised while all other requests wait
+_TOKEN_ID = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
         return None
     converted: dict[int, float] = {}
     for key, value in bias.items():
-        if not key.isascii() or not key.lstrip("-").isdigit() or len(key) > 20:
+        if _TOKEN_ID.fullmatch(key) is None:
             raise InvalidRequest(
                 f"logit_bias has the key '{key[:40]}', which is not a token id.", "logit_bias"
             )
@@ -214,6 +217,12 @@ def _bad_words(words: list[str] | None, context: SamplingContext) -> list[list[i
         bare = word.lstrip()
         if not bare:
             raise InvalidRequest("bad_words cannot contain an empty string.", "bad_words")
+        if len(bare) > _MAX_BAD_WORD:
+            raise InvalidRequest(
+                f"bad_words has an entry of {len(bare)} characters; at most {_MAX_BAD_WORD} are "
+                "allowed.",
+                "bad_words",
+            )
         for form in (bare, " " + bare):
             ids = context.tokenizer.encode(form, add_special_tokens=False)
             if ids and ids not in sequences:

@@ -22,6 +22,7 @@ from ortloom.server.openai.lengths import OutputLimit, truncate
 from ortloom.server.openai.request_log import log_request
 from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
+from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
 
 _INLINE_CHARACTERS = 2048
 """Longer texts are tokenised in a thread, so other requests are not held up."""
@@ -90,13 +91,16 @@ def sampling_context(front: FrontContext) -> SamplingContext:
     )
 
 
-def output_limit(requested: int | None, default: int | None, front: FrontContext) -> OutputLimit:
+def output_limit(
+    requested: int | None, default: int | None, front: FrontContext, *, prompt_only: bool = False
+) -> OutputLimit:
     """The output limit of a request, with the server's own ceilings."""
     return OutputLimit(
         requested=requested,
         default=default,
         ceilings=(front.defaults.max_new_tokens, front.config.front.max_new_tokens),
         max_model_len=engine_ready(front).max_model_len,
+        prompt_only=prompt_only,
     )
 
 
@@ -138,8 +142,16 @@ def check_token_ids(token_ids: list[int], vocab_size: int) -> None:
 
 
 def response_id(prefix: str, request: Request, body_id: str | None) -> str:
-    """The response's id: the header's, else the body's, else a random one, after a prefix."""
-    given = request.headers.getone("x-request-id", "") or body_id or uuid.uuid4().hex
+    """The response's id: the header's, else the body's, else a random one, after a prefix.
+
+    Raises:
+        InvalidRequest: the body's is too long.
+    """
+    if body_id is not None and len(body_id) > LONGEST_REQUEST_ID:
+        raise InvalidRequest(
+            f"request_id must have at most {LONGEST_REQUEST_ID} characters.", "request_id"
+        )
+    given = given_request_id(request) or body_id or uuid.uuid4().hex
     return f"{prefix}-{given}"
 
 

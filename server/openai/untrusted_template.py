@@ -14,12 +14,23 @@ WALL_SECONDS = 10.0
 """The child is killed after this; its own CPU limit is lower."""
 
 
+MOST_CHILDREN = 4
+"""At a time in one front; each may use a gigabyte. More requests wait."""
+
+_PLACES = asyncio.Semaphore(MOST_CHILDREN)
+
+
 async def render_untrusted(job: RenderJob) -> str:
     """Render in a child process; cancelling kills it.
 
     Raises:
         InvalidRequest: the template fails, refuses, or takes too long or too much memory.
     """
+    async with _PLACES:
+        return await _render(job)
+
+
+async def _render(job: RenderJob) -> str:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -17,7 +17,8 @@ def healthy(front: FrontContext) -> bool:
 
 async def health(request: Request) -> HTTPResponse:
     """200 or 503, empty."""
-    return HTTPResponse(None, 200 if healthy(context_of(request)) else 503)
+    status = 200 if healthy(context_of(request)) else 503
+    return HTTPResponse(None, status, content_type="text/plain; charset=utf-8")
 
 
 async def ping(request: Request) -> HTTPResponse:

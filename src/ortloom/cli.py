@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ortloom import __version__
 from ortloom.errors import OrtloomError
+from ortloom.logs import say
 
 _COMMANDS = {
     "serve": "serve a bundle or checkpoint over the OpenAI HTTP API",
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OrtloomError as error:
         return report_error(error, arguments)
     except KeyboardInterrupt:
-        print("ortloom: interrupted", file=sys.stderr)
+        say("ortloom: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # the reader of our output is gone; a second failure at interpreter exit is silenced too
@@ -56,8 +57,8 @@ def report_error(error: OrtloomError, arguments: Sequence[str]) -> int:
     """Print an error the way argument parsers do; returns its exit code."""
     command = f"ortloom {arguments[0]}" if arguments and arguments[0] in _COMMANDS else "ortloom"
     if error.exit_code == 2:
-        print(f"usage: {command} [options]; see {command} --help", file=sys.stderr)
-    print(f"{command}: error: {error}", file=sys.stderr)
+        say(f"usage: {command} [options]; see {command} --help")
+    say(f"{command}: error: {error}")
     _trace(error, arguments)
     return error.exit_code
 
@@ -65,10 +66,7 @@ def report_error(error: OrtloomError, arguments: Sequence[str]) -> int:
 def report_crash(error: Exception, arguments: Sequence[str]) -> int:
     """Print an error nobody foresaw in one line; returns the exit code."""
     text = " ".join(str(error).split()) or "no text"
-    print(
-        f"ortloom: internal error: {type(error).__name__}: {text} (--log-level debug shows more)",
-        file=sys.stderr,
-    )
+    say(f"ortloom: internal error: {type(error).__name__}: {text} (--log-level debug shows more)")
     _trace(error, arguments)
     return 1
 
@@ -113,8 +111,8 @@ def _usage() -> str:
 
 
 def _usage_error(text: str) -> int:
-    print("usage: ortloom [-h] [-v] <command> ...", file=sys.stderr)
-    print(f"ortloom: error: {text}", file=sys.stderr)
+    say("usage: ortloom [-h] [-v] <command> ...")
+    say(f"ortloom: error: {text}")
     return 2
 
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from contextlib import suppress
 
 _FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s {role} %(name)s: %(message)s"
 _DATES = "%Y-%m-%dT%H:%M:%S"
@@ -27,3 +28,13 @@ def set_up(level: str, role: str) -> None:
     root.setLevel(wanted if wanted in _LEVELS else "INFO")
     for name in _NOISY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def say(text: str) -> None:
+    """Print a line for the user on standard error.
+
+    Whoever reads it may be gone, or the disk behind it full: that must not end a server, so it is
+    tried and no more.
+    """
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)

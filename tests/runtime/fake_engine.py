@@ -1,12 +1,14 @@
 """A script: the real engine process around FakeModelRunner. Arguments: address, JSON options."""
 
 import json
+import os
 import sys
 
 from fakes import FakeModelRunner, make_config
 
 from ortloom.errors import ProviderUnavailable
-from ortloom.runtime.engine_process import die_with_parent, serve
+from ortloom.parent_death import die_with_parent
+from ortloom.runtime.engine_process import serve
 
 
 def main():
@@ -21,7 +23,7 @@ def main():
             raise ZeroDivisionError("oops")
         return FakeModelRunner(**runner_options)
 
-    die_with_parent()
+    die_with_parent(os.getppid())
     return serve(make_config(**options), sys.argv[1], factory)
 
 

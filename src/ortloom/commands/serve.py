@@ -21,6 +21,7 @@ from ortloom.config import Config
 from ortloom.environment import Environment, cache_root, read_environment
 from ortloom.errors import ConfigError, ExportError, ManifestError
 from ortloom.flags import FlagTable, flag_table
+from ortloom.logs import say
 from ortloom.process_title import blank_arguments
 
 SECRET_FLAGS = frozenset({"--api-key", "--hf-token"})
@@ -107,28 +108,24 @@ def _secrets(args: Arguments) -> list[str]:
     return values
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _warn_about_environment(env: Environment, args: Arguments) -> None:
     if env.unknown and args.get("--fail-on-environ-validation"):
         raise ConfigError(f"unknown environment variables: {', '.join(env.unknown)}")
     for name in env.unknown:
-        _say(f"warning: unknown environment variable {name}")
+        say(f"warning: unknown environment variable {name}")
     for name in env.without_effect:
-        _say(f"warning: {name} is set; it is known, but not honoured in this build yet")
+        say(f"warning: {name} is set; it is known, but not honoured in this build yet")
 
 
 def _print_start(args: Arguments, plan: ServePlan) -> None:
     for line in plan.notices:
-        _say(f"warning: {line}")
+        say(f"warning: {line}")
     front = plan.config.front
     if not front.api_keys and front.uds is None and not args.get("--host"):
-        _say(f"warning: listening on {front.host} without an API key (--api-key, VLLM_API_KEY)")
+        say(f"warning: listening on {front.host} without an API key (--api-key, VLLM_API_KEY)")
     if plan.config.log.level in ("DEBUG", "INFO", "NOTSET"):
-        _say(f"ortloom version {__version__}")
-        _say(f"non-default args: {json.dumps(_non_default(args, plan), ensure_ascii=False)}")
+        say(f"ortloom version {__version__}")
+        say(f"non-default args: {json.dumps(_non_default(args, plan), ensure_ascii=False)}")
 
 
 def _non_default(args: Arguments, plan: ServePlan) -> Mapping[str, object]:
@@ -173,7 +170,7 @@ def _exported(model: Path, plan: ServePlan) -> Path:
         options["quant"] = plan.quant
     cache = CheckpointCache(plan.bundle_cache or cache_root())
     try:
-        return cache.bundle(model, options, _say)
+        return cache.bundle(model, options, say)
     except ExportError as error:
         # the export's own exit codes are its own; a server that cannot start exits 1
         raise ManifestError(str(error)) from None

@@ -88,6 +88,8 @@ class ScriptedEngine:
         first = True
         while True:
             batch, reason, stop_reason = [], None, None
+            if sampling.max_tokens == 0:
+                reason = "length"
             while len(batch) < self.step and reason is None:
                 if self.failure is not None and len(done) >= self.failure[0]:
                     raise self.failure[1]
