@@ -78,7 +78,24 @@ class Tokenizer:
         self._added: dict[int, str] = {int(i): token.content for i, token in added.items()}
         self.special_ids = frozenset(int(i) for i, token in added.items() if token.special)
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self._kinds = _types(json.loads(backend.to_str()).get("decoder"))
+        parts = json.loads(backend.to_str())
+        self._kinds = _types(parts.get("decoder"))
+        self._longest = self._characters_per_token(parts)
+
+    def _characters_per_token(self, parts: dict[str, Any]) -> int | None:
+        """Upper bound of the characters one token stands for; None if there is none.
+
+        In byte-level vocabularies a token is written with one character a byte, and no text goes
+        lost on the way unless a step removes it; normal forms join three characters at most.
+        """
+        if "ByteLevel" not in self._kinds or "Removed" in json.dumps(parts.get("pre_tokenizer")):
+            return None
+        longest = max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
+        return longest if parts.get("normalizer") is None else 3 * longest
+
+    def surely_longer(self, text: str, num_tokens: int) -> bool:
+        """True if a text is longer than `num_tokens` tokens can be, told without encoding it."""
+        return self._longest is not None and len(text) > self._longest * num_tokens
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":

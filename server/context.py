@@ -3,6 +3,7 @@
 The objects are made once, before the front accepts its first request, and live as long as it does.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
     from ortloom.models.generation_config import GenerationDefaults
     from ortloom.models.tokenizer import Tokenizer
 
+LONG_TEXTS = 1
+"""Long texts that are tokenised at a time; tokens take some 40 times the memory of their text."""
+
+OWN_TEMPLATES = 4
+"""Child processes at a time that render templates of requests; each may use a gigabyte."""
+
 
 @dataclass(slots=True, eq=False)
 class FrontContext:
     """The long-lived objects of one front.
 
     `created` is the front's start in unix seconds (the `created` of model cards). `served_names`
-    is never empty; the first one is echoed in replies.
+    is never empty; the first one is echoed in replies. `long_texts` and `own_templates` are places
+    for work that takes much memory: more of it waits.
     """
 
     config: Config
@@ -40,6 +48,10 @@ class FrontContext:
     served_names: tuple[str, ...]
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
+    long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LONG_TEXTS))
+    own_templates: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(OWN_TEMPLATES)
+    )
 
     @property
     def draining(self) -> bool:

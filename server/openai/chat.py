@@ -91,7 +91,8 @@ async def prepare(
     requested = body.max_completion_tokens
     requested = body.max_tokens if requested is None else requested
     limit = output_limit(requested, None, front)
-    prompt = await chat_prompt(fields, bool(body.add_special_tokens), front)
+    whole = body.truncate_prompt_tokens is None
+    prompt = await chat_prompt(fields, bool(body.add_special_tokens), front, limited=whole)
     only = prompt_job(prompt.token_ids, prompt.text, body, limit, params, context)
     response = response_id("chatcmpl", request, body.request_id)
     job = make_job(response, [only], params, body, request, front)

@@ -25,7 +25,7 @@ class ChatPrompt:
 
 
 async def chat_prompt(
-    fields: TemplateFields, add_special_tokens: bool, front: FrontContext
+    fields: TemplateFields, add_special_tokens: bool, front: FrontContext, *, limited: bool = False
 ) -> ChatPrompt:
     """Render and tokenise.
 
@@ -33,8 +33,10 @@ async def chat_prompt(
         fields: messages and everything else the template sees.
         add_special_tokens: let the tokenizer add its own (templates usually write them).
         front: the model's template and the server's default variables.
+        limited: refuse at once what cannot fit into the context.
 
     Raises:
+        ContextLengthExceeded: it cannot fit.
         InvalidRequest: no template, a field that does not fit, or the template refuses.
     """
     if fields.mm_processor_kwargs is not None or fields.media_io_kwargs is not None:
@@ -56,7 +58,7 @@ async def chat_prompt(
         text = await _render_own(own_template, fields, kwargs, front)
     else:
         text = _render(fields, kwargs, front)
-    return ChatPrompt(text, await encode(tokenizer_of(front), text, add_special_tokens))
+    return ChatPrompt(text, await encode(text, add_special_tokens, front, limited=limited))
 
 
 def _own_template(fields: TemplateFields, front: FrontContext) -> str | None:
@@ -106,4 +108,4 @@ async def _render_own(
         continue_final_message=bool(fields.continue_final_message),
         kwargs=kwargs,
     )
-    return await render_untrusted(job)
+    return await render_untrusted(job, front.own_templates)

@@ -116,7 +116,8 @@ async def _token_ids(
     if isinstance(prompt, list):
         return prompt, None
     add = True if body.add_special_tokens is None else body.add_special_tokens
-    ids = await encode(tokenizer_of(front), prompt, add)
+    whole = body.truncate_prompt_tokens is None
+    ids = await encode(prompt, add, front, limited=whole)
     if not ids:
         raise InvalidRequest("The prompt must not be empty.", "prompt")
     return ids, prompt

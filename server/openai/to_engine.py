@@ -66,18 +66,41 @@ def tokenizer_of(front: FrontContext) -> Tokenizer:
     return front.tokenizer
 
 
-async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text, long ones off the event loop."""
+async def encode(
+    text: str, add_special_tokens: bool, front: FrontContext, *, limited: bool = False
+) -> list[int]:
+    """Token ids of a text, long ones off the event loop and one at a time.
+
+    Args:
+        text: what to encode.
+        add_special_tokens: let the tokenizer add its own.
+        front: tokenizer and context.
+        limited: refuse at once a text that cannot fit into the context.
+
+    Raises:
+        ContextLengthExceeded: it cannot fit.
+        UnsupportedParameter: the server runs without a tokenizer.
+    """
+    tokenizer = tokenizer_of(front)
     if len(text) <= _INLINE_CHARACTERS:
         return tokenizer.encode(text, add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    if limited and tokenizer.surely_longer(text, most := engine_ready(front).max_model_len):
+        raise ContextLengthExceeded(
+            f"The maximum context length is {most} tokens, but the prompt has {len(text)} "
+            "characters, which are more than that many tokens.",
+            "input_tokens",
+        )
+    async with front.long_texts:
+        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
 
-async def decode(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+async def decode(token_ids: list[int], front: FrontContext) -> str:
     """Text of token ids, special tokens included; long lists off the event loop."""
+    tokenizer = tokenizer_of(front)
     if len(token_ids) <= _INLINE_CHARACTERS:
         return tokenizer.decode(token_ids, False)
-    return await asyncio.to_thread(tokenizer.decode, token_ids, False)
+    async with front.long_texts:
+        return await asyncio.to_thread(tokenizer.decode, token_ids, False)
 
 
 def sampling_context(front: FrontContext) -> SamplingContext:

@@ -14,19 +14,17 @@ WALL_SECONDS = 10.0
 """The child is killed after this; its own CPU limit is lower."""
 
 
-MOST_CHILDREN = 4
-"""At a time in one front; each may use a gigabyte. More requests wait."""
-
-_PLACES = asyncio.Semaphore(MOST_CHILDREN)
-
-
-async def render_untrusted(job: RenderJob) -> str:
+async def render_untrusted(job: RenderJob, places: asyncio.Semaphore) -> str:
     """Render in a child process; cancelling kills it.
+
+    Args:
+        job: template and variables.
+        places: how many children there may be at a time.
 
     Raises:
         InvalidRequest: the template fails, refuses, or takes too long or too much memory.
     """
-    async with _PLACES:
+    async with places:
         return await _render(job)
 
 

@@ -37,7 +37,7 @@ async def tokenize(request: Request) -> HTTPResponse:
         rendered = await chat_prompt(fields, bool(body.add_special_tokens), front)
         ids = rendered.token_ids
     elif body.prompt is not None:
-        ids = await encode(tokenizer, body.prompt, body.add_special_tokens is not False)
+        ids = await encode(body.prompt, body.add_special_tokens is not False, front)
     else:
         raise SchemaViolation("1 validation error: prompt or messages is required.", "body.prompt")
     strings = [tokenizer.token_str(i) for i in ids] if body.return_token_strs else None
@@ -59,7 +59,7 @@ async def detokenize(request: Request) -> HTTPResponse:
     check_model(body.model, front)
     tokenizer = tokenizer_of(front)
     check_token_ids(body.tokens, max(tokenizer.vocab_size, engine_ready(front).vocab_size))
-    return _json(DetokenizeResponse(prompt=await decode(tokenizer, body.tokens)))
+    return _json(DetokenizeResponse(prompt=await decode(body.tokens, front)))
 
 
 def _json(value: msgspec.Struct) -> HTTPResponse:

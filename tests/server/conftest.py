@@ -9,10 +9,8 @@ HERE = str(Path(__file__).resolve().parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
-from serving import Server  # noqa: E402
+from serving import KEY, Server  # noqa: E402
 from tiny_bundle import write_bundle  # noqa: E402
-
-KEY = "sk-test-key-4711"
 
 
 @pytest.fixture(scope="session")

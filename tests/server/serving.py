@@ -18,6 +18,7 @@ import msgspec
 from ortloom.config import Config, FrontConfig, LogConfig, ModelConfig, SchedulerConfig
 
 HERE = Path(__file__).resolve().parent
+KEY = "sk-test-key-4711"
 COMPLETIONS = "/v1/completions"
 
 

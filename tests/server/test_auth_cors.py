@@ -4,8 +4,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import KEY
-from serving import COMPLETIONS, body, until
+from serving import COMPLETIONS, KEY, body, until
 
 ORIGIN = "http://app.example"
 
