@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ortloom.errors import OutputExists
+from ortloom.exporter.interrupts import Interrupts
 from ortloom.models.manifest import MANIFEST_NAME
 
 
@@ -56,23 +57,25 @@ def staged(output: Path, force: bool) -> Iterator[Path]:
     token = uuid.uuid4().hex[:8]
     work = output.with_name(f"{output.name}.tmp-{token}")
     work.mkdir()
-    try:
-        yield work
-        _sync_tree(work)
-        require_free(output, force)
-        old: Path | None = None
-        if output.exists():
-            old = output.with_name(f"{output.name}.old-{token}")
-            output.rename(old)
+    with Interrupts() as interrupts:
         try:
-            work.rename(output)
-        except OSError:
+            yield work
+            _sync_tree(work)
+            interrupts.check()
+            require_free(output, force)
+            old: Path | None = None
+            if output.exists():
+                old = output.with_name(f"{output.name}.old-{token}")
+                output.rename(old)
+            try:
+                work.rename(output)
+            except OSError:
+                if old is not None:
+                    old.rename(output)
+                raise
+            _sync(output.parent)
             if old is not None:
-                old.rename(output)
-            raise
-        _sync(output.parent)
-        if old is not None:
-            shutil.rmtree(old)
-    finally:
-        if work.exists():
-            shutil.rmtree(work, ignore_errors=True)
+                shutil.rmtree(old)
+        finally:
+            if work.exists():
+                shutil.rmtree(work, ignore_errors=True)
