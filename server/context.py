@@ -4,6 +4,7 @@ The objects are made once, before the front accepts its first request, and live 
 """
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,9 @@ class FrontContext:
     served_names: tuple[str, ...]
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
-    long_texts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LONG_TEXTS))
+    long_texts: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(LONG_TEXTS, thread_name_prefix="long-text")
+    )
     own_templates: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(OWN_TEMPLATES)
     )

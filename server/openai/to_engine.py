@@ -8,6 +8,7 @@ from sanic import Request
 
 from ortloom.errors import (
     CapacityError,
+    ContextLengthExceeded,
     EngineDead,
     InvalidRequest,
     ModelNotFound,
@@ -90,8 +91,8 @@ async def encode(
             "characters, which are more than that many tokens.",
             "input_tokens",
         )
-    async with front.long_texts:
-        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(front.long_texts, tokenizer.encode, text, add_special_tokens)
 
 
 async def decode(token_ids: list[int], front: FrontContext) -> str:
@@ -99,8 +100,8 @@ async def decode(token_ids: list[int], front: FrontContext) -> str:
     tokenizer = tokenizer_of(front)
     if len(token_ids) <= _INLINE_CHARACTERS:
         return tokenizer.decode(token_ids, False)
-    async with front.long_texts:
-        return await asyncio.to_thread(tokenizer.decode, token_ids, False)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(front.long_texts, tokenizer.decode, token_ids, False)
 
 
 def sampling_context(front: FrontContext) -> SamplingContext:

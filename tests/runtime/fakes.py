@@ -44,8 +44,8 @@ class FakeModelRunner:
     """See the module. Attributes are those of ModelRunner.
 
     `forced` maps a request id to tokens it draws first; `faults` holds step numbers that raise;
-    `row_errors` maps a request id to an error of its row; `step_seconds` slows every step;
-    from step `break_at` on nothing works.
+    `row_errors` maps a request id to an error of its row (`text` or `text@param`);
+    `step_seconds` slows every step; from step `break_at` on nothing works.
     """
 
     def __init__(
@@ -106,7 +106,8 @@ class FakeModelRunner:
     def _row(self, item):
         request = item.request
         if request.request_id in self.row_errors:
-            return RowResult(error=self.row_errors[request.request_id])
+            error, _, param = self.row_errors[request.request_id].partition("@")
+            return RowResult(error=error, error_param=param or None)
         history = self._read(item)
         row = RowResult()
         if request.sampling.prompt_logprobs is not None:

@@ -262,6 +262,7 @@ def test_an_error_of_one_row_leaves_the_rest_of_the_step():
     engine.run()
     last = engine.last("bad")
     assert (last.finish_reason, last.error) == ("error", "the grammar is stuck")
+    assert last.error_kind == "internal"
     assert engine.tokens("good") == solo_tokens(PROMPT, 4)
     engine.assert_idle()
 

@@ -200,3 +200,26 @@ def test_the_connection_of_a_refused_body_is_closed_by_us(server):
         sock.sendall(server.request(b"{", length=50))
         read_until(sock, b"}}")
         until(lambda: sock.recv(10) == b"", 5)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [b"%x\r\n%bXX0\r\n\r\n", b"0x%x\r\n%b\r\n0\r\n\r\n", b" %x\r\n%b\r\n0\r\n\r\n"],
+    ids=["no line end", "0x", "blank"],
+)
+def test_chunks_that_only_lenient_readers_understand_are_refused(server, frames):
+    payload = json.dumps(body()).encode()
+    made = server.metric("vllm:request_success_total")
+    fields = ["Transfer-Encoding: chunked", "Content-Type: application/json"]
+    data = server.request(length=False, headers=fields) + frames % (len(payload), payload)
+    assert status_of(server.raw(data)) == 400
+    assert server.metric("vllm:request_success_total") == made
+
+
+def test_chunks_after_a_continue_are_checked_too(server):
+    fields = ["Transfer-Encoding: chunked", "Expect: 100-continue"]
+    with server.connect() as sock:
+        sock.sendall(server.request(length=False, headers=fields))
+        assert read_until(sock, b"\r\n\r\n").startswith(b"HTTP/1.1 100")
+        sock.sendall(b"+1\r\n{\r\n")
+        assert status_of(read_until(sock, b"}}")) == 400

@@ -5,7 +5,7 @@ import time
 import pytest
 from serving import body, read_until, status_of
 
-from ortloom.server.head import HeadRejected, check_head, strip_root_path
+from ortloom.server.head import HeadRejected, check_head, chunk_size_fits, strip_root_path
 
 
 def head(*fields, line=b"GET /x HTTP/1.1", host=True):
@@ -50,6 +50,9 @@ def test_good_heads(good):
         (400, head(line=b"GET /x HTTP/2.0")),
         (400, head(line=b"G(T /x HTTP/1.1")),
         (400, head(line=b"GET /\xc3\xa9 HTTP/1.1")),
+        (400, head(line=b"GET foo HTTP/1.1")),
+        (400, head(line=b"GET http://[/x HTTP/1.1")),
+        (400, head(line=b"CONNECT x:80 HTTP/1.1")),
         (414, head(line=b"GET /" + b"x" * 9000 + b" HTTP/1.1")),
         (431, head(*[b"X-%d: b" % i for i in range(10)])),
         (431, head(*[b"X-%d: %b" % (i, b"b" * 5000) for i in range(8)])),
@@ -182,3 +185,45 @@ def test_keep_alive_over_errors_streams_and_pauses(server):
         time.sleep(1.5)  # over the head timeout: an idle connection is not a slow head
         sock.sendall(server.request(body()))
         assert status_of(read_until(sock, b"\r\n\r\n")) == 200
+
+
+@pytest.mark.parametrize(
+    ("fits", "start"),
+    [
+        (None, b""),
+        (None, b"\r"),
+        (None, b"\r\n1"),
+        (True, b"\r\n1f\r\n"),
+        (True, b"\r\n0\r\nrest"),
+        (True, b"\r\nA ;name=value\r\n"),
+        (False, b"\n1\r\n"),
+        (False, b"XX1\r\n"),
+        (False, b"\r\n\r\n"),
+        (False, b"\r\n-1\r\n"),
+        (False, b"\r\n+1\r\n"),
+        (False, b"\r\n0x1\r\n"),
+        (False, b"\r\n 1\r\n"),
+        (False, b"\r\n1_0\r\n"),
+        (False, b"\r\n" + b"0" * 17 + b"\r\n"),
+    ],
+)
+def test_chunk_sizes(fits, start):
+    assert chunk_size_fits(bytearray(start)) is fits
+
+
+@pytest.mark.parametrize("target", ["foo", "http://[/x", "x:80"])
+def test_a_target_that_is_no_url_is_answered(server, target):
+    reply = server.raw(server.request(path=target))
+    assert status_of(reply) == 400
+    assert b'"error":{' in reply
+    assert "Traceback" not in server.text()
+
+
+@pytest.mark.parametrize("header", [b"\xff\xfe", "\u00e9".encode(), b"x" * 300, b"a\tb"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_request_id_that_cannot_be_repeated_is_replaced(server, header, streamed):
+    data = server.request(body(stream=streamed), headers=["Connection: close", "X-Request-Id: ~"])
+    reply = server.raw(data.replace(b"~", header))
+    assert status_of(reply) == 200
+    assert b'"cmpl-' in reply
+    assert header not in reply

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from serving import COMPLETIONS, Server, body, long_body, read_until, status_of, until
 
@@ -286,3 +287,72 @@ def test_logs_are_in_utc():
     assert rest.strip() == "INFO x root: hi"
     told = time.strptime(stamp.partition(".")[0], "%Y-%m-%dT%H:%M:%S")
     assert abs(time.mktime(told) - time.mktime(time.gmtime())) < 60
+
+
+def test_hosts_and_paths_that_are_none():
+    from ortloom.config import FrontConfig
+    from ortloom.server.listening import CannotListen, bind
+
+    for host in ("a" * 70, "\u00e9" * 70, ".."):
+        with pytest.raises(CannotListen, match="no host name"):
+            bind(FrontConfig(host=host))
+    with pytest.raises(CannotListen, match="path"):
+        bind(FrontConfig(uds=""))
+
+
+@pytest.mark.parametrize("kind", ["full disk", "reader gone"])
+def test_it_serves_on_when_nobody_takes_its_words(bundle, kind):
+    with Server(bundle, wait=False) as first:  # for its folder, port and configuration
+        first.stop()
+        if kind == "full disk":
+            target = os.open("/dev/full", os.O_WRONLY)
+        else:
+            reader, target = os.pipe()
+            os.close(reader)
+        try:
+            first.process = subprocess.Popen(
+                first.command, stdout=target, stderr=target, env=first.env, start_new_session=True
+            )
+        finally:
+            os.close(target)
+
+        def healthy():
+            assert first.process.poll() is None
+            try:
+                return first.client.get("/health").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        until(healthy, 30)
+        assert first.complete().status_code == 200
+        assert first.stop() == 0
+
+
+def test_without_a_folder_for_temporary_files_it_says_so(bundle, monkeypatch, capsys):
+    from ortloom.config import Config, FrontConfig, ModelConfig
+    from ortloom.server import supervisor
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(supervisor.tempfile, "mkdtemp", full)
+    front = FrontConfig(host="127.0.0.1", port=0)
+    assert supervisor.run(Config(model=ModelConfig(bundle=str(bundle)), front=front)) == 1
+    assert "temporary files: No space left" in capsys.readouterr().err
+
+
+def test_a_front_that_cannot_start_gives_one_line(bundle, tmp_path):
+    """Whatever it stumbles over, here a tokenizer path that is a link to itself."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with Server(bundle, wait=False) as server:
+        server.stop()
+        path = Path(server.command[-1])
+        model = msgspec.structs.replace(server.config.model, tokenizer=str(loop / "x"))
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(server.config, model=model)))
+        done = subprocess.run(
+            server.command, capture_output=True, text=True, env=server.env, timeout=30
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("ortloom: error:") == 1
+    assert "Traceback" not in done.stderr

@@ -154,7 +154,25 @@ def test_a_row_that_is_not_finite_fails_alone(bad, temperature):
 
 def test_constraints_that_leave_nothing_are_an_error():
     r = request(allowed_token_ids=[5], bad_words_token_ids=[[5]], temperature=0.0)
-    assert make_sampler().sample(logits(), [r])[0].error == NOTHING_ALLOWED
+    result = make_sampler().sample(logits(), [r])[0]
+    assert result.error == NOTHING_ALLOWED
+    assert result.error_param == "allowed_token_ids"  # the client's doing, not ours
+
+
+@pytest.mark.parametrize("penalty", [5e-324, 1e-300, 1e-46, 1e-30, 1e30, 1e308])
+@pytest.mark.parametrize("temperature", [0.0, 1e-9, 0.5, 2.0])
+def test_extreme_penalties_still_give_a_token(penalty, temperature):
+    row = logits(1)
+    row[0, 2] = 0.0  # 0 times infinity is no number
+    fields = {"frequency_penalty": 2.0, "presence_penalty": -2.0, "logit_bias": {3: 100.0}}
+    r = request(repetition_penalty=penalty, temperature=temperature, logprobs=3, **fields)
+    result = make_sampler("processed_logprobs").sample(row, [r])[0]
+    assert result.error is None
+    assert result.token_id is not None
+
+
+def test_a_huge_top_k_is_off():
+    assert request(top_k=10**30, temperature=1.0).sampling.top_k < 2**31
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-12, 1e-6, 1e-4, 1e-3])

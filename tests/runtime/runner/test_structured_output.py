@@ -12,7 +12,7 @@ from ortloom.errors import InvalidRequest
 from ortloom.runtime.request import Request
 from ortloom.runtime.sampler import Sampler
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
-from ortloom.runtime.structured_output import GrammarCompiler
+from ortloom.runtime.structured_output import FREE_SECONDS, GrammarCompiler, GrammarState
 
 VOCAB, EOS = 264, 0
 
@@ -230,3 +230,77 @@ def test_compiling_beside_the_engine(compiler):
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("choice", json.dumps([f"v{i}" for i in range(4096)])),
+        ("json", json.dumps({"properties": {f"p{i}": {"type": "null"} for i in range(2000)}})),
+    ],
+    ids=["choices", "properties"],
+)
+def test_wide_constraints_can_be_followed(compiler, tokenizer, kind, value):
+    run(compiler, tokenizer, kind, value, limit=8)
+
+
+def test_a_constraint_that_breaks_off_is_the_clients_error(compiler):
+    states = "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(40))
+    grammar = StructuredOutput("grammar", f'{states}\nr40: "x"\nstart: "ab" r0')
+    made = SamplingParams(structured_output=grammar, eos_token_ids=[EOS])
+    request = Request("r", [1], made, 100)
+    sampler = Sampler(VOCAB, "raw_logprobs", compiler)
+    result = sampler.sample(np.zeros((1, VOCAB), np.float32), [request])[0]
+    while result.error is None:
+        request.token_ids.append(result.token_id)
+        assert request.num_output_tokens < 90
+        result = sampler.sample(np.zeros((1, VOCAB), np.float32), [request])[0]
+    assert result.error_param == "structured_outputs"
+
+
+def test_a_constraint_may_not_hold_the_others_up_for_long(compiler):
+    now = [0.0]
+
+    def clock():
+        now[0] += FREE_SECONDS / 4
+        return now[0]
+
+    matcher = compiler.compile(StructuredOutput("regex", "a*"))
+    state = GrammarState(matcher, [EOS], VOCAB, clock)
+    row = np.zeros(VOCAB, np.float32)
+    state.mask(row)
+    assert state.error is None
+    for _ in range(8):
+        state.mask(row)
+    assert "expensive" in state.error
+
+
+class PanicException(BaseException):
+    """Named as the one of the grammar engine, which cannot be imported."""
+
+
+class Panicking:
+    def is_accepting(self):
+        return False
+
+    def consume_token(self, token):
+        raise PanicException
+
+    def is_stopped(self):
+        raise PanicException
+
+
+def test_a_panic_of_the_grammar_engine_ends_one_request_only():
+    for use in (lambda s: s.advance([5]), lambda s: s.mask(np.zeros(VOCAB, np.float32))):
+        state = GrammarState(Panicking(), [EOS], VOCAB)
+        use(state)
+        assert state.error is not None
+
+
+def test_a_grammar_that_no_longer_compiles_fails_its_row_only():
+    bad = SamplingParams(structured_output=StructuredOutput("regex", "a"))
+    requests = [Request("bad", [1], bad, 100), Request("good", [1], SamplingParams(), 100)]
+    sampler = Sampler(VOCAB, "raw_logprobs", GrammarCompiler(None, VOCAB, [EOS]))
+    results = sampler.sample(np.zeros((2, VOCAB), np.float32), requests)
+    assert results[0].error_param == "structured_outputs"
+    assert results[1].token_id is not None

@@ -110,7 +110,7 @@ def test_echo_with_logprobs_scores_prompt_and_output(app, say, tokenizer):
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
-def test_scoring_a_prompt_generates_nothing(app, say, tokenizer, as_ids):
+def test_scoring_a_prompt_generates_nothing(app, say, engine, tokenizer, as_ids):
     say(SEA)
     ids = tokenizer.encode("The sea is")
     prompt = ids if as_ids else "The sea is"
@@ -120,6 +120,15 @@ def test_scoring_a_prompt_generates_nothing(app, say, tokenizer, as_ids):
     assert choice["finish_reason"] == "length"
     assert reply["usage"]["completion_tokens"] == 0
     assert {len(v) for v in choice["logprobs"].values()} == {len(ids)}
+    assert engine.produced == 0
+    assert engine.requests[-1].sampling.max_tokens == 0
+
+
+def test_a_scored_prompt_that_ends_inside_a_character_is_not_repeated(app, say, tokenizer):
+    say(SEA)
+    ids = [*tokenizer.encode("The sea"), *tokenizer.encode("\U0001f30a")[:1]]
+    reply = app.post(PATH, body(ids, max_tokens=0, echo=True)).json()
+    assert reply["choices"][0]["text"] == tokenizer.decode(ids)
 
 
 def test_prompt_logprobs_are_objects_by_token_id(app, say, tokenizer):

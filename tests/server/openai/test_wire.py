@@ -1,6 +1,8 @@
 """Bodies that do not fit: status, type and param as recorded, and nothing breaks."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -63,6 +65,10 @@ def error_of(response, status=400):
         ({"logit_bias": {"99999999": 1}}, REFUSED, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, REFUSED, "logit_bias"),
         ({"logit_bias": {"abc": 1}}, REFUSED, "logit_bias"),
+        ({"logit_bias": {"--5": 1}}, REFUSED, "logit_bias"),
+        ({"logit_bias": {"-": 1}}, REFUSED, "logit_bias"),
+        ({"logit_bias": {"1_0": 1}}, REFUSED, "logit_bias"),
+        ({"logit_bias": {"\u0665": 1}}, REFUSED, "logit_bias"),
         ({"logit_bias": {"5": "x"}}, BAD, "body.logit_bias"),
         ({"logit_bias": {"5": None}}, BAD, "body.logit_bias"),
         ({"logit_bias": [5]}, BAD, "body.logit_bias"),
@@ -70,6 +76,8 @@ def error_of(response, status=400):
         ({"allowed_token_ids": [10**6]}, REFUSED, None),
         ({"stop_token_ids": [10**6]}, REFUSED, None),
         ({"bad_words": [""]}, REFUSED, "bad_words"),
+        ({"bad_words": ["x" * 513]}, REFUSED, "bad_words"),
+        ({"request_id": "x" * 257}, REFUSED, "request_id"),
         ({"bad_words": [5]}, BAD, "body.bad_words.0"),
         ({"bad_words": "x y"}, BAD, "body.bad_words"),
         ({"suffix": "y"}, REFUSED, "suffix"),
@@ -277,3 +285,41 @@ def test_text_constraints_reach_the_engine_as_they_are(app, engine, say):
         assert (constraint.kind, constraint.value) == (kind, value)
     assert app.post(CHAT, chat(response_format={"type": "text"})).status_code == 200
     assert engine.requests[-1].sampling.structured_output is None
+
+
+def test_numbers_that_fit_no_machine_word_reach_the_engine_as_ones_that_do(app, engine):
+    for number in (2**64, 10**40):
+        reply = app.post(COMPLETIONS, completion(top_k=number, temperature=1))
+        assert reply.status_code == 200
+        assert engine.requests[-1].sampling.top_k < 2**31
+
+
+def test_a_text_no_context_can_hold_is_refused_before_it_is_encoded(app, tokenizer, monkeypatch):
+    def never(self, *args):
+        raise AssertionError("it was encoded")
+
+    text = "sea " * 200_000
+    monkeypatch.setattr(type(tokenizer), "encode", never)
+    assert error_of(app.post(COMPLETIONS, completion(prompt=text)))["param"] == "input_tokens"
+    message = {"role": "user", "content": text}
+    assert error_of(app.post(CHAT, chat(messages=[message])))["param"] == "input_tokens"
+
+
+def test_long_texts_are_encoded_one_at_a_time(app, tokenizer, monkeypatch):
+    """Tokens take many times the memory of their text."""
+    real, lock, together = type(tokenizer).encode, threading.Lock(), []
+
+    def watched(self, *args):
+        together.append(not lock.acquire(blocking=False))
+        try:
+            return real(self, *args)
+        finally:
+            if lock.locked() and not together[-1]:
+                lock.release()
+
+    monkeypatch.setattr(type(tokenizer), "encode", watched)
+    bodies = [{"prompt": "sea boat " * 20_000} for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        replies = list(pool.map(lambda body: app.post("/tokenize", body), bodies))
+    assert {reply.status_code for reply in replies} == {200}
+    assert together == [False] * 6
