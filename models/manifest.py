@@ -368,12 +368,16 @@ def inside(folder: Path, path: str) -> Path:
     """`folder / path`, refusing paths that leave the folder.
 
     Raises:
-        ManifestError: absolute path, `..`, or a link to the outside.
+        ManifestError: absolute path, `..`, a link to the outside, or links in a circle.
     """
     if path.startswith("/") or "\\" in path or ".." in path.split("/"):
         raise ManifestError(f"'{path}' points outside the bundle")
     full = folder / path
-    if not full.resolve().is_relative_to(folder.resolve()):
+    try:
+        within = full.resolve().is_relative_to(folder.resolve())
+    except (RuntimeError, OSError):  # RuntimeError up to Python 3.12
+        raise ManifestError(f"'{path}' is a link that leads nowhere") from None
+    if not within:
         raise ManifestError(f"'{path}' points outside the bundle")
     return full
 

@@ -278,3 +278,10 @@ def test_a_link_that_leaves_the_bundle_is_refused(tmp_path):
     (root / "tokenizer.json").unlink()
     (root / "tokenizer.json").symlink_to(outside)
     refused(root, "outside the bundle")
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    make(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.json").symlink_to("tokenizer.json")
+    refused(tmp_path, "leads nowhere")

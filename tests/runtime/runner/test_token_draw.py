@@ -89,10 +89,11 @@ def test_draw_matches_the_oracle(seed, vocab, kind, top_k, top_p, min_p, random)
     ids, mass = slow_kept(row, top_k, top_p, min_p)
     uncut = drawn.kept is None
     kept = ids if uncut else drawn.kept.tolist()
-    # float32 exponentials may move a border by a token whose mass is next to nothing
+    # float32 exponentials may move a border by next to nothing, or by one of several exact ties
     assert kept[: min(len(kept), len(ids))] == ids[: min(len(kept), len(ids))]
     share = mass[min(len(kept), len(ids)) - 1 :].sum()
-    assert len(kept) == len(ids) or share < max(2e-3, mass[-1] * 2.01)
+    beyond = mass[min(len(kept), len(ids)) :].sum()
+    assert len(kept) == len(ids) or beyond < max(2e-3, mass[-1] * 1.01)
     edges = np.concatenate([[0.0], np.cumsum(mass)])
     place = ids.index(drawn.token_id) if drawn.token_id in ids else len(ids) - 1
     assert (
