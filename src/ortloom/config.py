@@ -1,7 +1,7 @@
 """The configuration tree: built once from the command line and environment, never written back.
 
 Siblings do not know each other. Values the engine derives (block count, effective context) are
-returned in `EngineReady`, not stored here. Environment variables are read in this file only.
+returned in `EngineReady`, not stored here. Environment variables come in through `environment.py`.
 """
 
 from typing import Literal

@@ -120,6 +120,8 @@ WORKING = [
     ("--max-log-len 5", lambda c: c.log.max_log_len, 5),
     ("--log-level DEBUG", lambda c: c.log.level, "DEBUG"),
     ("-v", lambda c: c.log.level, "DEBUG"),
+    ("-v", lambda c: c.log.debug_invariants, True),
+    ("--log-level INFO", lambda c: c.log.debug_invariants, False),
     ("--uvicorn-log-level warning", lambda c: c.log.level, "WARNING"),
     ("--uvicorn-log-level trace --log-level ERROR", lambda c: c.log.level, "ERROR"),
 ]

@@ -252,6 +252,7 @@ def _log(read: _Reader, env: Environment) -> LogConfig:
         stats_interval=_default(env.stats_interval, base.stats_interval),
         log_requests=read.get("--enable-log-requests", bool, False),
         max_log_len=read.whole("--max-log-len", 0),
+        debug_invariants=level == "DEBUG",
     )
 
 
