@@ -5,7 +5,7 @@ EngineOutputs a step (only the requests of that client), EngineReply to a contro
 Times are seconds of `time.monotonic()`, which all processes of one machine share.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -62,6 +62,13 @@ class RequestTimes(msgspec.Struct, array_like=True):
     last_token: float = 0.0
 
 
+class StepArrival(NamedTuple):
+    """One step's tokens of a request, as they reached the client."""
+
+    time: float  # monotonic seconds
+    num_tokens: int
+
+
 class EngineOutput(msgspec.Struct, omit_defaults=True):
     """What one step produced for one request.
 
@@ -82,6 +89,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     error_kind: Literal["invalid", "capacity", "internal"] | None = None
     error_param: str | None = None
+    arrivals: list[StepArrival] = []  # the client's: the steps that brought the tokens
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True):

@@ -1,6 +1,7 @@
 """Client side of one request: outputs that arrived and were not read yet."""
 
 import asyncio
+import time
 
 from ortloom.errors import (
     EngineError,
@@ -9,12 +10,13 @@ from ortloom.errors import (
     QueueFull,
     RequestFailed,
 )
-from ortloom.runtime.messages import EngineOutput
+from ortloom.runtime.messages import EngineOutput, StepArrival
 
 
 def merge(older: EngineOutput, newer: EngineOutput) -> EngineOutput:
     """One output that says what two said; `older` is changed and returned."""
     older.new_token_ids = older.new_token_ids + newer.new_token_ids
+    older.arrivals = older.arrivals + newer.arrivals
     if newer.logprobs is not None:
         older.logprobs = (older.logprobs or []) + newer.logprobs
     if newer.prompt_logprobs is not None:
@@ -54,7 +56,9 @@ class OutputStream:
         self.ended = False
 
     def push(self, output: EngineOutput) -> None:
-        """Add an output."""
+        """Add an output; stamps when its tokens arrived."""
+        if output.new_token_ids:
+            output.arrivals = [StepArrival(time.monotonic(), len(output.new_token_ids))]
         self._output = output if self._output is None else merge(self._output, output)
         self._news.set()
 

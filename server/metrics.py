@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from ortloom.errors import CapacityError, RequestError
-from ortloom.runtime.messages import EngineOutput, FinishReason, RequestTimes
+from ortloom.runtime.messages import EngineOutput, FinishReason, RequestTimes, StepArrival
 from ortloom.server.access_record import current_record
 from ortloom.server.metrics_buckets import (
     HTTP_SECONDS,
@@ -235,8 +235,8 @@ class RequestMetrics:
         """Record one engine output; its finish reason, if any, ends that sample.
 
         Args:
-            output: as it came from the client.
-            now: monotonic time of its arrival; now when None.
+            output: as it came from the client; several steps merged into one count as several.
+            now: monotonic time of its arrival where the output does not say; now when None.
         """
         if not self._front.log_stats:
             return
@@ -246,8 +246,13 @@ class RequestMetrics:
             sample = self._samples[output.request_id] = _Sample()
         if sample.finished:
             return
-        if output.new_token_ids:
-            self._tokens(sample, len(output.new_token_ids), now)
+        # Merging and a stop string may leave fewer tokens than arrived: each step that gave some
+        # counts once, at its own time.
+        left = len(output.new_token_ids)
+        for arrival in output.arrivals or [StepArrival(now, left)]:
+            if left > 0:
+                self._tokens(sample, min(left, arrival.num_tokens), arrival.time)
+                left -= arrival.num_tokens
         sample.cached = max(sample.cached, output.num_cached_tokens)
         sample.preemptions = max(sample.preemptions, output.num_preemptions)
         sample.times = output.times or sample.times

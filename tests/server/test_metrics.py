@@ -1,5 +1,6 @@
 """The exposition: names, values, sums over fronts, and counters that never fall."""
 
+import asyncio
 import math
 import os
 import re
@@ -7,12 +8,14 @@ import signal
 import time
 from contextlib import suppress
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import COMPLETIONS, Server, body, long_body, read_until, until
 
 from ortloom.errors import EngineDead, QueueFull
-from ortloom.runtime.messages import EngineOutput, EngineStats, RequestTimes
+from ortloom.runtime.messages import EngineOutput, EngineStats, RequestTimes, StepArrival
+from ortloom.runtime.output_stream import OutputStream
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.metrics_buckets import one_two_five
 from ortloom.server.metrics_snapshot import Family, Snapshot, SnapshotStore
@@ -215,6 +218,23 @@ def value_of(front, name):
 
 def out(request_id, tokens=1, reason=None, **fields):
     return EngineOutput(request_id, [1] * tokens, finish_reason=reason, **fields)
+
+
+def test_merged_steps_are_measured_one_by_one():
+    front = FrontMetrics("m", 64)
+    stream = OutputStream()
+    for index in range(4):
+        stream.push(out("a", 2 if index == 2 else 1, "length" if index == 3 else None))
+    merged = asyncio.run(stream.next())
+    assert len(merged.new_token_ids) == sum(a.num_tokens for a in merged.arrivals) == 5
+    times = [StepArrival(101.0 + i, a.num_tokens) for i, a in enumerate(merged.arrivals)]
+    cut = msgspec.structs.replace(merged, new_token_ids=merged.new_token_ids[:3], arrivals=times)
+    with front.request(prompt_tokens=1, max_tokens=9, n=1, arrival=100.0) as measured:
+        measured.on_output(cut, 110.0)
+    assert value_of(front, "vllm:time_to_first_token_seconds_sum") == 1.0
+    assert value_of(front, "vllm:inter_token_latency_seconds_count") == 2
+    assert value_of(front, "vllm:inter_token_latency_seconds_sum") == 2.0
+    assert value_of(front, "vllm:request_generation_tokens_sum") == 3
 
 
 def test_request_metrics_of_two_samples():
