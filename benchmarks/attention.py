@@ -54,8 +54,9 @@ class Step:
         self.flops = 4 * pairs * heads * size
         generator = np.random.default_rng(0)
         session_options = ort.SessionOptions()
-        session_options.intra_op_num_threads = threads
+        session_options.intra_op_num_threads = 1
         load.register(session_options)
+        team.configure(threads, spin_microseconds=1000)
         self._session = ort.InferenceSession(
             paged_attention_model(PagedAttentionAttributes(heads, kv_heads)),
             session_options,

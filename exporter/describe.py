@@ -9,7 +9,6 @@ from ortloom.errors import UnsupportedModel
 from ortloom.exporter.architectures import rope_parameters
 from ortloom.exporter.attention import AttentionCall
 from ortloom.exporter.sources.checkpoint import Checkpoint
-from ortloom.exporter.variants import histogram
 from ortloom.models.manifest import (
     Architecture,
     FileEntry,
@@ -91,8 +90,15 @@ def _spec(value: ir.Value) -> TensorSpec:
     return TensorSpec(name=str(value.name), dtype=DTYPES[value.dtype.name], shape=shape)
 
 
-def describe_graph(model: ir.Model, variant: Any, path: Path, root: Path, layers: int) -> Graph:
-    """The manifest entry of a written graph."""
+def describe_graph(
+    model: ir.Model,
+    variant: Any,
+    path: Path,
+    root: Path,
+    layers: int,
+    ops: tuple[tuple[str, int], ...],
+) -> Graph:
+    """The manifest entry of a written graph; `ops` is its histogram."""
     entry = FileEntry(
         path=path.relative_to(root).as_posix(), size=path.stat().st_size, sha256=hash_file(path)
     )
@@ -114,7 +120,7 @@ def describe_graph(model: ir.Model, variant: Any, path: Path, root: Path, layers
         inputs=tuple(_spec(v) for v in model.graph.inputs),
         outputs=tuple(_spec(v) for v in model.graph.outputs),
         opset_imports=tuple(imports),
-        ops=histogram(model),
+        ops=ops,
     )
 
 

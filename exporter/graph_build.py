@@ -1,6 +1,5 @@
 """Config → contract graph with its weight layout."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,17 +9,22 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 from ortloom.errors import SourceInvalid
 from ortloom.exporter.attention import AttentionCall
 from ortloom.exporter.canonical import canonicalise, number_nodes
+from ortloom.exporter.form_choice import choose_form
 from ortloom.exporter.layer_kinds import LayerPlan, plan_layers
+from ortloom.exporter.options import Storage
+from ortloom.exporter.packed_form import PackedForm
+from ortloom.exporter.packed_weights import packed_job
 from ortloom.exporter.progress import Progress
-from ortloom.exporter.quantize import quantisable, quantised_job
 from ortloom.exporter.quiet import quiet_libraries
 from ortloom.exporter.rewrites.fused_qkv import joined_weights
-from ortloom.exporter.rewrites.quantized_linear import quantise_linears
+from ortloom.exporter.rewrites.gated_linear import joined_gates
+from ortloom.exporter.rewrites.packed_linear import linear_weight, pack_linears
+from ortloom.exporter.sources.checkpoint import Checkpoint
 from ortloom.exporter.stamp import layer_of, renumber, stamp_layers
 from ortloom.exporter.trace import Trace, trace
 from ortloom.exporter.translate import translate
 from ortloom.exporter.variants import reference_weights
-from ortloom.exporter.weights import Array, WeightLayout, array_job, plain_job
+from ortloom.exporter.weights import WeightLayout, array_job, plain_job
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,17 @@ class ContractGraph:
     calls: tuple[AttentionCall, ...]
     parameters: dict[str, tuple[int, ...]]
     ties: dict[str, str]
-    excluded: tuple[str, ...]
+    forms: dict[str, PackedForm]
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Matrices that are not stored as codes, sorted."""
+        matrices = (n for n, s in self.parameters.items() if len(s) == 2)
+        return tuple(sorted(n for n in matrices if not self.is_quantised(n)))
+
+    def is_quantised(self, name: str) -> bool:
+        """Whether a parameter is stored as codes with scales."""
+        return name in self.forms and self.forms[name].quantised
 
     def parameter_count(self) -> int:
         """Elements of all parameters, tied ones once."""
@@ -78,16 +92,16 @@ def whole_trace(traced: Trace, plan: LayerPlan) -> Trace:
 
 def build_contract(
     config: dict[str, Any],
-    bits: int | None,
-    rows: Callable[[str, int, int], Array],
+    storage: Storage,
+    checkpoint: Checkpoint,
     progress: Progress,
 ) -> ContractGraph:
     """Trace, translate, rewrite and lay out the weights.
 
     Args:
         config: Hugging Face config.
-        bits: of quantised linear weights, None for fp32.
-        rows: reads fp32 rows of a parameter (called when the layout is written).
+        storage: how matrices are stored.
+        checkpoint: the source; its rows are read when the layout is written.
         progress: told about the phases.
 
     Raises:
@@ -105,24 +119,27 @@ def build_contract(
     traced = whole_trace(traced, layers)
     if not layers.is_whole:
         model = stamp_layers(model, layers)
-        number_nodes(model.graph)
-    quantised: dict[str, bool] = {}
-    if bits is not None:
-        is_tied = bool(traced.ties)
-        wanted = {n for n, s in traced.parameters.items() if quantisable(n, s, is_tied)}
-        quantised = quantise_linears(model.graph, wanted, bits)
-        number_nodes(model.graph)
-    layout = WeightLayout(joined=joined_weights(model.graph))
+    linears = {linear_weight(node) for node in model.graph}
+    forms = {}
     for name, shape in traced.parameters.items():
-        if name in quantised and bits is not None:
+        form = choose_form(
+            name, shape, read_as_linear=name in linears, storage=storage, checkpoint=checkpoint
+        )
+        if form is not None:
+            forms[name] = form
+    packed = pack_linears(model.graph, forms)
+    number_nodes(model.graph)
+    layout = WeightLayout(joined=joined_weights(model.graph) + joined_gates(model.graph))
+    for name, shape in traced.parameters.items():
+        if name in packed:
+            size = (shape[0], shape[1])
             layout.jobs.append(
-                quantised_job(name, (shape[0], shape[1]), bits, rows, quantised[name])
+                packed_job(name, forms[name], size, checkpoint.rows, checkpoint.block_rows)
             )
         elif name in model.graph.initializers:
-            layout.jobs.append(plain_job(name, shape, rows))
+            layout.jobs.append(plain_job(name, shape, checkpoint.rows))
     for name, array in tables.items():
         layout.jobs.append(array_job(name, array))
     reference_weights(model, layout)
-    linears = {n for n, s in traced.parameters.items() if len(s) == 2}
-    excluded = tuple(sorted(linears - set(quantised))) if bits is not None else ()
-    return ContractGraph(model, layout, traced.calls, traced.parameters, traced.ties, excluded)
+    forms = {name: form for name, form in forms.items() if name in packed}
+    return ContractGraph(model, layout, traced.calls, traced.parameters, traced.ties, forms)

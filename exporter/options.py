@@ -5,7 +5,23 @@ from typing import Literal
 
 import msgspec
 
+Dtype = Literal["fp32", "fp16", "bf16"]
+Quant = Literal["int4", "int8", "keep"]
+
 SUPPORTED_TARGETS = ("cpu", "plain")
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weight matrices are stored.
+
+    Attributes:
+        dtype: of matrices that are not quantised.
+        quant: int8 or int4 = weight-only round-to-nearest in blocks of 32; keep = each matrix in
+            the source's own blocks and element type, with its own values.
+    """
+
+    dtype: Dtype = "fp32"
+    quant: Quant | None = None
 
 
 class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -14,8 +30,8 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         source: a local Hugging Face folder or .gguf file.
         output: the bundle folder to make.
-        dtype: of activations and unquantised weights.
-        quant: int8 or int4 = weight-only round-to-nearest in blocks of 32.
+        dtype: of weight matrices that are not quantised; activations are fp32.
+        quant: see `Storage`.
         check: compare the finished graph with transformers before the bundle appears.
         check_layers: layers of the model the check builds; None = all of them.
         dry_run: only plan.
@@ -28,8 +44,8 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     source: str
     output: str
-    dtype: Literal["fp32", "float32"] = "fp32"
-    quant: Literal["int4", "int8"] | None = None
+    dtype: Dtype = "fp32"
+    quant: Quant | None = None
     check: bool = False
     check_layers: int | None = None
     dry_run: bool = False
@@ -45,8 +61,6 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return Path(self.output).expanduser()
 
     @property
-    def bits(self) -> Literal[4, 8] | None:
-        """Bits of a quantised weight, None for plain floats."""
-        if self.quant is None:
-            return None
-        return 4 if self.quant == "int4" else 8
+    def storage(self) -> Storage:
+        """How weight matrices are stored."""
+        return Storage(dtype=self.dtype, quant=self.quant)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortloom.errors import UnsupportedModel
 from ortloom.exporter.architectures import require_supported
@@ -15,7 +15,17 @@ from ortloom.exporter.sources.checkpoint import Checkpoint
 from ortloom.exporter.sources.open_source import open_source
 from ortloom.exporter.staging import require_free, staged
 from ortloom.exporter.versions import producer
-from ortloom.models.manifest import MANIFEST_NAME, Manifest, Quantization, Source
+from ortloom.models.manifest import (
+    MANIFEST_NAME,
+    WEIGHT_TYPES,
+    Dtypes,
+    Manifest,
+    Quantization,
+    Source,
+)
+
+if TYPE_CHECKING:
+    from ortloom.exporter.graph_build import ContractGraph
 
 __all__ = ["ExportOptions", "ExportPlan", "export", "plan"]
 
@@ -82,7 +92,7 @@ def _write_bundle(
     kept = {k: v for k, v in config.items() if k not in PRIVATE_KEYS}
     _write_json(root / "config.json", kept)
 
-    built = build_contract(config, options.bits, checkpoint.rows, progress)
+    built = build_contract(config, options.storage, checkpoint, progress)
     require_parameters(checkpoint, built.parameters, built.ties)
     progress.phase("weights", built.layout.payload(), "B")
     names = ("contract", *options.targets)
@@ -91,8 +101,8 @@ def _write_bundle(
     for variant in names:
         model = variants.derive(built.model, variant)
         require_structure(model, len(built.calls))
-        path = variants.write(model, root, variant)
-        graphs.append(describe.describe_graph(model, variant, path, root, len(built.calls)))
+        path, ops = variants.write(model, root, variant)
+        graphs.append(describe.describe_graph(model, variant, path, root, len(built.calls), ops))
 
     manifest = Manifest(
         producer=producer(),
@@ -100,7 +110,8 @@ def _write_bundle(
         architecture=describe.describe_architecture(
             config, class_name, built.calls, built.parameter_count(), bool(built.ties)
         ),
-        quantization=_quantization(options, checkpoint, built.excluded),
+        quantization=_quantization(options, checkpoint, built),
+        dtypes=Dtypes(weights=WEIGHT_TYPES[options.dtype]),
         targets=options.targets,
         graphs=tuple(graphs),
         kv_groups=describe.describe_kv_groups(built.calls),
@@ -121,20 +132,21 @@ def _write_bundle(
 
 
 def _quantization(
-    options: ExportOptions, checkpoint: Checkpoint, excluded: tuple[str, ...]
+    options: ExportOptions, checkpoint: Checkpoint, built: "ContractGraph"
 ) -> Quantization:
-    if options.bits is None:
+    forms = [form for form in built.forms.values() if form.quantised]
+    if options.quant is None or not forms:
         return Quantization()
-    from ortloom.exporter.quantize import ACCURACY_LEVEL, BLOCK
-
+    native = options.quant == "keep"
+    sizes = {form.block_size for form in forms}
     return Quantization(
-        method="rtn",
-        bits=options.bits,
-        block_size=BLOCK,
-        symmetric=True,
-        accuracy_level=ACCURACY_LEVEL,
-        requantised=checkpoint.quantised,
-        excluded=excluded,
+        method="source" if native else "rtn",
+        bits=4 if any(form.element_bits == 4 for form in forms) else 8,
+        block_size=sizes.pop() if len(sizes) == 1 else None,
+        symmetric=not any(form.has_mins for form in forms),
+        activation_bits=8,
+        requantised=checkpoint.quantised and not native,
+        excluded=built.excluded,
     )
 
 

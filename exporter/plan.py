@@ -18,9 +18,11 @@ from ortloom.exporter.architectures import (
     require_supported,
     tied,
 )
+from ortloom.exporter.form_choice import choose_form
 from ortloom.exporter.open_config import read_source_config
-from ortloom.exporter.options import ExportOptions
-from ortloom.exporter.quantize import BLOCK, quantisable
+from ortloom.exporter.options import ExportOptions, Storage
+from ortloom.exporter.sources.checkpoint import Checkpoint
+from ortloom.exporter.sources.open_source import open_source
 from ortloom.models.manifest import WEIGHT_ALIGNMENT
 
 BASE_MEMORY = 900 * 1024 * 1024
@@ -41,6 +43,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     layers: int
     parameters: int
     quant: str | None
+    dtype: str
     kv_heads: int
     head_dim: int
     window: int | None
@@ -56,7 +59,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             f"source          {self.source}",
             f"architecture    {self.architecture}, {self.layers} layers, "
             f"{self.parameters / 1e6:.1f} M parameters",
-            f"quantisation    {self.quant or 'none (fp32)'}",
+            f"quantisation    {self.quant or 'none'} (other matrices {self.dtype})",
             f"KV cache        {self.kv_heads} heads of {self.head_dim}, "
             f"{self.kv_bytes_per_token} bytes per token"
             + ("" if self.window is None else f", window {self.window}"),
@@ -79,25 +82,40 @@ def _elements(shape: tuple[int, ...]) -> int:
     return total
 
 
-def weight_bytes(config: dict[str, Any], bits: int | None) -> int:
-    """Size of weights/model.bin."""
+def weight_bytes(
+    config: dict[str, Any], storage: Storage, checkpoint: Checkpoint | None = None
+) -> int:
+    """Size of weights/model.bin; `checkpoint` is needed where matrices keep their own blocks."""
     sizes: Counter[str] = Counter()
+    linear_head = tied(config)
     for name, shape in parameter_shapes(config).items():
-        count = _elements(shape)
-        # Query, key and value lie side by side and are padded together.
+        # Matrices that some graph reads as one lie side by side and are padded together.
         place = re.sub(r"\.[qkv]_proj\.", ".qkv.", name)
-        if bits is not None and quantisable(name, shape, is_tied=tied(config)):
-            sizes[f"{place}.q{bits}"] += count * bits // 8
-            sizes[f"{place}.scales"] += count // BLOCK * 4
-        else:
-            sizes[place] += count * 4
+        place = re.sub(r"\.(gate|up)_proj\.", ".gate_up.", place)
+        form = choose_form(
+            name,
+            shape,
+            read_as_linear=linear_head or "embed_tokens" not in name,
+            storage=storage,
+            checkpoint=checkpoint,
+        )
+        if form is None:
+            sizes[place] += _elements(shape) * 4
+            continue
+        for suffix, size in form.sizes((shape[0], shape[1])).items():
+            sizes[f"{place}.{suffix}"] += size
     total = WEIGHT_ALIGNMENT + sum(_aligned(size) for size in sizes.values())
     table = integer(config, "max_position_embeddings") * (head_size(config) // 2) * 4
     return total + 2 * _aligned(table)
 
 
+def _blocks_of(options: ExportOptions) -> Checkpoint | None:
+    """The source where the size depends on its own blocks."""
+    return open_source(options.source) if options.quant == "keep" else None
+
+
 def plan(options: ExportOptions) -> ExportPlan:
-    """Plan an export; reads the config (and nothing else) of the source.
+    """Plan an export; reads the config of the source, and its tensor directory with `keep`.
 
     Raises:
         SourceInvalid: no source, or a config that cannot be read.
@@ -106,7 +124,7 @@ def plan(options: ExportOptions) -> ExportPlan:
     name, config, warnings = read_source_config(options.source)
     architecture = require_supported(config)
     shapes = parameter_shapes(config)
-    size = weight_bytes(config, options.bits)
+    size = weight_bytes(config, options.storage, _blocks_of(options))
     layers = integer(config, "num_hidden_layers")
     keys, head = kv_heads(config), head_size(config)
     memory = BASE_MEMORY + layers * BYTES_PER_LAYER
@@ -119,6 +137,7 @@ def plan(options: ExportOptions) -> ExportPlan:
         layers=layers,
         parameters=sum(_elements(s) for s in shapes.values()),
         quant=options.quant,
+        dtype=options.dtype,
         kv_heads=keys,
         head_dim=head,
         window=window,

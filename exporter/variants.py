@@ -11,17 +11,17 @@ from ortloom.exporter.bodies import attach_body
 from ortloom.exporter.canonical import number_nodes
 from ortloom.exporter.rewrites import edit
 from ortloom.exporter.rewrites.fused_qkv import fuse_qkv
+from ortloom.exporter.rewrites.gated_linear import fuse_gates
 from ortloom.exporter.rewrites.silu import fuse_silu
 from ortloom.exporter.rewrites.skip_norm import fuse_skip_norm
-from ortloom.exporter.weights import WEIGHT_PATH, StoredTensor, WeightLayout
+from ortloom.exporter.weights import ELEMENT_TYPES, WEIGHT_PATH, WeightLayout
 
 IR_VERSION = 10
 """Newest ONNX IR version that the oldest supported ONNX Runtime reads."""
 
-ELEMENT_TYPES = {"float32": ir.DataType.FLOAT, "uint8": ir.DataType.UINT8}
-
 
 def _cpu(graph: ir.Graph) -> None:
+    fuse_gates(graph)
     fuse_silu(graph)
     fuse_skip_norm(graph)
     fuse_qkv(graph)
@@ -38,19 +38,14 @@ REWRITES: dict[str, Callable[[ir.Graph], None]] = {
 def reference_weights(model: ir.Model, layout: WeightLayout) -> None:
     """Point every weight initialiser at its bytes in the weight file."""
     places = layout.places()
-    views: dict[str, tuple[StoredTensor, int, tuple[int, ...]]] = {}
-    for tensor, offset in places.values():
-        views[tensor.name] = (tensor, offset, tensor.shape)
-        for name, shape in tensor.aliases:
-            views[name] = (tensor, offset, shape)
     for name, value in model.graph.initializers.items():
         if not edit.is_weight(value):
             continue
-        tensor, offset, shape = views[name]
-        dtype = ELEMENT_TYPES[tensor.dtype]
-        value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
+        tensor, offset = places[name]
+        dtype, shape = ir.DataType[ELEMENT_TYPES[tensor.dtype]], ir.Shape(tensor.shape)
+        value.type, value.shape = ir.TensorType(dtype), shape
         value.const_value = ir.ExternalTensor(
-            WEIGHT_PATH, offset, tensor.nbytes, dtype, shape=ir.Shape(shape), name=name
+            WEIGHT_PATH, offset, tensor.nbytes, dtype, shape=shape, name=name
         )
 
 
@@ -71,8 +66,8 @@ def derive(contract: ir.Model, variant: str) -> ir.Model:
     return model
 
 
-def to_bytes(model: ir.Model) -> bytes:
-    """Serialised graph; the same model always gives the same bytes."""
+def finished(model: ir.Model) -> onnx.ModelProto:
+    """The model as it is written: attributes and imports in order, op bodies attached."""
     proto: onnx.ModelProto = ir.to_proto(model)
     imports = sorted((o.domain, o.version) for o in proto.opset_import)
     del proto.opset_import[:]
@@ -82,18 +77,24 @@ def to_bytes(model: ir.Model) -> bytes:
         del node.attribute[:]
         node.attribute.extend(attributes)
     attach_body(proto)
-    return bytes(proto.SerializeToString(deterministic=True))
+    return proto
 
 
-def histogram(model: ir.Model) -> tuple[tuple[str, int], ...]:
+def to_bytes(model: ir.Model) -> bytes:
+    """Serialised graph; the same model always gives the same bytes."""
+    return bytes(finished(model).SerializeToString(deterministic=True))
+
+
+def histogram(model: onnx.ModelProto) -> tuple[tuple[str, int], ...]:
     """("domain::op", count) pairs, sorted; the default domain is `ai.onnx`."""
-    counts = Counter(f"{node.domain or 'ai.onnx'}::{node.op_type}" for node in model.graph)
+    counts = Counter(f"{node.domain or 'ai.onnx'}::{node.op_type}" for node in model.graph.node)
     return tuple(sorted(counts.items()))
 
 
-def write(model: ir.Model, root: Path, variant: str) -> Path:
-    """Write graphs/<variant>.onnx."""
+def write(model: ir.Model, root: Path, variant: str) -> tuple[Path, tuple[tuple[str, int], ...]]:
+    """Write graphs/<variant>.onnx; the path and the histogram of its ops."""
     path = root / "graphs" / f"{variant}.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_bytes(model))
-    return path
+    proto = finished(model)
+    path.write_bytes(proto.SerializeToString(deterministic=True))
+    return path, histogram(proto)

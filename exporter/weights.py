@@ -5,13 +5,12 @@ references inside the graphs are relative to the **bundle root** (`weights/model
 refuses `..` in such references, and resolves them against the folder named by the session option
 `session.model_external_initializers_file_folder_path`. So a session is made with that option set to
 the bundle folder and the path of the graph file; weights are then memory-mapped (measured with ONNX
-Runtime 1.32, by path and by bytes). Prepacking must stay on: without it fp32 Gemm is not batch
-invariant at one row, and MatMulNBits is about a hundred times slower.
+Runtime 1.32, by path and by bytes). Matrices lie in the panels that our ops read straight from the
+map, so no runtime packs them again.
 
-A tied tensor is stored once. Two initialisers may name the same bytes with different shapes (the
-4-bit output matrix is also the embedding table). Matrices that one graph variant reads as one and
-another one by one lie side by side without padding; ONNX Runtime maps such parts from the middle of
-a page as well (measured with 1.32).
+A tied matrix is stored once: the output layer and the embedding read the same panels. Matrices that
+one graph variant reads as one and another one by one lie side by side without padding; ONNX Runtime
+maps such parts from the middle of a page as well (measured with 1.32).
 """
 
 import os
@@ -38,22 +37,30 @@ CHUNK_BYTES = 32 * 1024 * 1024
 
 Array = np.ndarray[Any, Any]
 
-ONNX_DTYPES = {"float32": np.float32, "uint8": np.uint8}
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
+"""Bytes of an element by the manifest's name of its type."""
+
+ELEMENT_TYPES = {
+    "float32": "FLOAT",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "uint8": "UINT8",
+}
+"""ONNX's name of each type."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of the weight file. `aliases` are further (name, shape) views of its bytes."""
+    """One tensor of the weight file."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    aliases: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(ONNX_DTYPES[self.dtype]).itemsize
+        return int(np.prod(self.shape, dtype=np.int64)) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Registering the op library with ONNX Runtime, and the self-test the engine runs at start."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,10 @@ from ortloom.errors import KernelUnavailable
 from ortloom.kernels.contract import DOMAIN, PAGED_ATTENTION, PagedAttentionAttributes
 from ortloom.kernels.isa import isa_report
 from ortloom.kernels.library import NO_OPS_VARIABLE, library_path
-from ortloom.kernels.probe_model import paged_attention_model
+from ortloom.kernels.packed_contract import LINEAR_INPUTS, PACKED_LINEAR, PackedAttributes
+from ortloom.kernels.packed_reference import packed_linear
+from ortloom.kernels.packing import pack_blocks, pack_codes
+from ortloom.kernels.probe_model import one_node_model, paged_attention_model
 from ortloom.kernels.reference import paged_attention
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ SELF_TEST_TOLERANCE = 5e-6
 
 
 def isa_tier() -> str:
-    """Instruction set tier that our ops use: "avx512", "avx2" or "portable".
+    """Instruction set tier that our ops use: "avx512-vnni", "avx512", "avx2" or "portable".
 
     Raises:
         KernelUnavailable: no library, or ORTLOOM_CPU_ISA names a tier that cannot run here.
@@ -64,24 +68,70 @@ def _self_test_inputs() -> dict[str, npt.NDArray[np.generic]]:
 
 
 def self_test() -> None:
-    """Run a tiny graph through ONNX Runtime and the library and compare with the oracle.
+    """Run tiny graphs through ONNX Runtime and the library and compare with the oracles.
 
     Raises:
         KernelUnavailable: the library is missing, cannot be loaded, or computes something else.
     """
+    _test_attention()
+    _test_packed_linear()
+
+
+def _session(model: bytes) -> "onnxruntime.InferenceSession":
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    register(options)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _compare(
+    op: str, name: str, got: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]
+) -> None:
+    difference = float(np.max(np.abs(got - wanted)))
+    if not difference <= SELF_TEST_TOLERANCE * float(np.max(np.abs(wanted))):
+        raise KernelUnavailable(
+            f"self-test of {DOMAIN}::{op} failed: {name} is off by {difference:g}"
+        )
+
+
+def _test_packed_linear() -> None:
+    attributes = PackedAttributes("u4", N=40, K=64, block_size=32)
+    generator = np.random.default_rng(8)
+    codes = generator.integers(0, 16, (40, 64), dtype=np.uint8)
+    inputs = {
+        "x": generator.standard_normal((9, 64), dtype=np.float32),
+        "weight": pack_codes(codes, "u4"),
+        "scales": pack_blocks(generator.random((40, 2)).astype(np.float16)),
+    }
+    model = one_node_model(
+        PACKED_LINEAR,
+        asdict(attributes),
+        LINEAR_INPUTS,
+        {name: (array.dtype.name, array.ndim) for name, array in inputs.items()},
+        {"y": ("float32", 2)},
+    )
+    try:
+        (got,) = _session(model).run(None, inputs)
+    except KernelUnavailable:
+        raise
+    except Exception as error:  # onnxruntime raises its own classes, which share no base
+        raise KernelUnavailable(
+            f"self-test of {DOMAIN}::{PACKED_LINEAR} failed to run: {error}"
+        ) from error
+    _compare(PACKED_LINEAR, "y", got, packed_linear(attributes, inputs))
+
+
+def _test_attention() -> None:
     import onnxruntime as ort
 
     attributes = PagedAttentionAttributes(num_heads=4, kv_num_heads=2)
     inputs = _self_test_inputs()
     expected = paged_attention(attributes, inputs)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    register(options)
     try:
-        session = ort.InferenceSession(
-            paged_attention_model(attributes), options, providers=["CPUExecutionProvider"]
-        )
+        session = _session(paged_attention_model(attributes))
         binding = session.io_binding()
         pools = {}
         for name, array in inputs.items():
@@ -93,6 +143,8 @@ def self_test() -> None:
         binding.bind_output("output")
         session.run_with_iobinding(binding)
         output = binding.get_outputs()[-1].numpy()
+    except KernelUnavailable:
+        raise
     except Exception as error:  # onnxruntime raises its own classes, which share no base
         raise KernelUnavailable(
             f"self-test of {DOMAIN}::{PAGED_ATTENTION} failed to run: {error}"
@@ -102,8 +154,4 @@ def self_test() -> None:
         ("key_cache", pools["key_cache"].numpy(), expected.key_cache),
         ("value_cache", pools["value_cache"].numpy(), expected.value_cache),
     ):
-        difference = float(np.max(np.abs(got - wanted)))
-        if not difference <= SELF_TEST_TOLERANCE * float(np.max(np.abs(wanted))):
-            raise KernelUnavailable(
-                f"self-test of {DOMAIN}::{PAGED_ATTENTION} failed: {name} is off by {difference:g}"
-            )
+        _compare(PAGED_ATTENTION, name, got, wanted)

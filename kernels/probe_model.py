@@ -1,10 +1,10 @@
-"""A one-node ONNX model as bytes, written without the onnx package, which serving does not install.
+"""One-node ONNX models as bytes, written without the onnx package, which serving does not install.
 
 Field numbers are those of onnx.proto; every message is built as a list of encoded fields.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from ortloom.kernels.contract import (
@@ -18,7 +18,11 @@ from ortloom.kernels.contract import (
 
 _IR_VERSION = 8
 _OPSET = 17
-_FLOAT, _INT32 = 1, 6
+ELEMENT_TYPES = {
+    "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16,
+}  # fmt: skip
+"""TensorProto.DataType of the types that our ops know."""
+
 _INT32_INPUTS = (
     "cumulative_sequence_length", "past_seqlens", "block_table", "slot_mapping",
     "attention_metadata",
@@ -28,6 +32,9 @@ _RANKS = {
     "cos_cache": 2, "sin_cache": 2, "output": 2, "key_cache_out": 4, "value_cache_out": 4,
 }  # fmt: skip
 _RESERVED = ("k_scale", "v_scale", "attention_metadata")
+
+Signature = Mapping[str, tuple[str, int]]
+"""Element type and rank of each tensor, by name."""
 
 
 def _varint(value: int) -> bytes:
@@ -53,11 +60,10 @@ def _string(field: int, text: str) -> bytes:
     return _message(field, text.encode())
 
 
-def _value_info(field: int, name: str) -> bytes:
-    element = _INT32 if name in _INT32_INPUTS else _FLOAT
+def _value_info(field: int, name: str, element: str, rank: int) -> bytes:
     # TensorShapeProto.dim = 1 with dim_param = 2
-    dims = [_message(1, _string(2, f"{name}_{axis}")) for axis in range(_RANKS.get(name, 1))]
-    tensor = _message(1, _number(1, element), _message(2, *dims))
+    dims = [_message(1, _string(2, f"{name}_{axis}")) for axis in range(rank)]
+    tensor = _message(1, _number(1, ELEMENT_TYPES[element]), _message(2, *dims))
     return _message(field, _string(1, name), _message(2, tensor))
 
 
@@ -72,6 +78,41 @@ def _attribute(name: str, value: int | float | str) -> bytes:
     return _message(5, _string(1, name), content)
 
 
+def one_node_model(
+    op: str,
+    attributes: Mapping[str, int | float | str],
+    slots: Sequence[str],
+    inputs: Signature,
+    outputs: Signature,
+) -> bytes:
+    """A model that is one node of our domain.
+
+    Args:
+        op: name of the op.
+        attributes: of the node.
+        slots: the op's inputs in its contract's order; one that `inputs` lacks is left out.
+        inputs: of the model and the node.
+        outputs: of the model and the node, in the contract's order.
+    """
+    given = [name if name in inputs else "" for name in slots]
+    while given and not given[-1]:
+        given.pop()
+    node = [_string(1, name) for name in given] + [_string(2, name) for name in outputs]
+    node += [_string(4, op), _string(7, DOMAIN)]
+    node += [_attribute(name, value) for name, value in attributes.items()]
+    graph = [_message(1, *node), _string(2, "probe")]
+    graph += [_value_info(11, name, *inputs[name]) for name in inputs]
+    graph += [_value_info(12, name, *outputs[name]) for name in outputs]
+    return b"".join(
+        (
+            _number(1, _IR_VERSION),
+            _message(7, *graph),
+            _message(8, _string(1, ""), _number(2, _OPSET)),
+            _message(8, _string(1, DOMAIN), _number(2, DOMAIN_VERSION)),
+        )
+    )
+
+
 def paged_attention_model(
     attributes: PagedAttentionAttributes, inputs: Sequence[str] | None = None
 ) -> bytes:
@@ -82,22 +123,14 @@ def paged_attention_model(
         if inputs is not None
         else tuple(n for n in INPUTS if n not in optional + _RESERVED)
     )
-    slots = [name if name in given else "" for name in INPUTS]
-    while slots and not slots[-1]:
-        slots.pop()
-    node = [_string(1, name) for name in slots] + [_string(2, name) for name in OUTPUTS]
-    node += [_string(4, PAGED_ATTENTION), _string(7, DOMAIN)]
-    node += [
-        _attribute(field.name, getattr(attributes, field.name)) for field in fields(attributes)
-    ]
-    graph = [_message(1, *node), _string(2, "probe")]
-    graph += [_value_info(11, name) for name in given]
-    graph += [_value_info(12, name) for name in OUTPUTS]
-    return b"".join(
-        (
-            _number(1, _IR_VERSION),
-            _message(7, *graph),
-            _message(8, _string(1, ""), _number(2, _OPSET)),
-            _message(8, _string(1, DOMAIN), _number(2, DOMAIN_VERSION)),
-        )
+
+    def signature(names: Sequence[str]) -> Signature:
+        return {n: ("int32" if n in _INT32_INPUTS else "float32", _RANKS.get(n, 1)) for n in names}
+
+    return one_node_model(
+        PAGED_ATTENTION,
+        {field.name: getattr(attributes, field.name) for field in fields(attributes)},
+        INPUTS,
+        signature(given),
+        signature(OUTPUTS),
     )

@@ -191,16 +191,34 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tensors: tuple[WeightTensor, ...]
 
 
-class Quantization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How linear weights are stored. method none = as `Dtypes.weights` says."""
+def quant_name(method: str, bits: int | None) -> str | None:
+    """The value of `--quant` that makes a form; None = none."""
+    if method == "none":
+        return None
+    return "keep" if method == "source" else f"int{bits}"
 
-    method: Literal["none", "rtn"] = "none"
+
+class Quantization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weight matrices are stored. method none = as `Dtypes.weights` says; rtn = rounded at
+    export; source = in the blocks of the source, with its values. `bits` are the fewest of any
+    matrix; `block_size` is None where matrices differ."""
+
+    method: Literal["none", "rtn", "source"] = "none"
     bits: Literal[4, 8] | None = None
     block_size: int | None = None
     symmetric: bool = True
-    accuracy_level: int | None = None
+    activation_bits: int | None = None  # to which a linear layer rounds its input
     requantised: bool = False  # the source was itself quantised and its values were rounded again
     excluded: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> str | None:
+        """The value of `--quant` that makes this form."""
+        return quant_name(self.method, self.bits)
+
+
+WEIGHT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""`--dtype` of an export → the name of the type here."""
 
 
 class Dtypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortloom.runtime.messages import TokenLogprobs
-from ortloom.runtime.token_draw import leading
+from ortloom.runtime.token_draw import leading, masses
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
@@ -21,12 +21,10 @@ CUT = -9999.0
 """Stands for -inf and NaN, which JSON cannot hold."""
 
 
-def log_normaliser(row: NDArray[np.float32], scratch: NDArray[np.float32]) -> float:
-    """log(sum(exp(row))) of one row [V] f32; exponentials in f32, summed in f64."""
+def log_normaliser(row: NDArray[np.float32]) -> float:
+    """log(sum(exp(row))) of one row [V] f32, by the masses of `token_draw`."""
     top = row.max()
-    np.subtract(row, top, out=scratch)
-    np.exp(scratch, out=scratch)
-    return float(top) + math.log(float(scratch.sum(dtype=np.float64)))
+    return float(top) + math.log(float(masses(row, top).sum()))
 
 
 def describe(

@@ -15,6 +15,9 @@ _ROOT = Path("/")
 _UNLIMITED = 1 << 60
 """cgroup v1 writes "no limit" as a number near 2**63; anything this large is none."""
 
+MAX_PROCESSORS = 4096
+"""One more than the largest processor number that is taken."""
+
 
 def _read(path: Path) -> str | None:
     try:
@@ -131,6 +134,24 @@ def affinity() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
+
+
+def processors(text: str) -> set[int]:
+    """Processor numbers of a list such as `0-3,8`.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isascii() and first.isdigit()) or (dash and not last.isdigit()):
+            raise ValueError(f"'{text}' is not a list of processors such as 0-3,8")
+        low, high = int(first), int(last if dash else first)
+        if high < low or high >= MAX_PROCESSORS:
+            raise ValueError(f"'{part.strip()}' is not a range of processors")
+        found.update(range(low, high + 1))
+    return found
 
 
 def physical_cores(cpus: set[int], root: Path = _ROOT) -> int:

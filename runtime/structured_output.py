@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ortloom.errors import InvalidRequest
 from ortloom.runtime.grammar_source import compile_limits, grammar_text
 from ortloom.runtime.grammar_trial import GrammarTrial
+from ortloom.runtime.logits_processors import packed_bits
 from ortloom.runtime.sampling_params import StructuredOutput
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class GrammarState:
         "_bits",
         "_clock",
         "_consumed",
+        "_end_bits",
         "_end_ids",
         "_ended",
         "_matcher",
@@ -74,6 +76,7 @@ class GrammarState:
         self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
         self._vocab_size = vocab_size
         self._bits: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
+        self._end_bits = packed_bits(self._end_ids, vocab_size)
         self._consumed = 0
         self._ended = False
         self.error: str | None = None
@@ -103,8 +106,19 @@ class GrammarState:
 
         Sets `error` when the grammar fails, or takes more time than a request may have.
         """
+        bits = self.bitmask()
+        if self.error is None:
+            allowed = np.unpackbits(bits.view(np.uint8), bitorder="little")[: self._vocab_size]
+            np.copyto(row, np.float32(-np.inf), where=allowed == 0)
+
+    def bitmask(self) -> NDArray[np.int32]:
+        """The tokens the grammar allows next: [ceil(V / 32)], bit i % 32 of word i // 32.
+
+        Valid until the next call, which writes the same array. Sets `error` as `mask` does.
+        """
         with self._measured():
-            self._mask(row)
+            self._mask()
+        return self._bits
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
@@ -120,19 +134,14 @@ class GrammarState:
         if self._spent > FREE_SECONDS + SECONDS_A_TOKEN * self._consumed:
             self.error = self.error or "The constraint is too expensive to follow."
 
-    def _mask(self, row: NDArray[np.float32]) -> None:
+    def _mask(self) -> None:
         if self.complete:
-            ends = row[self._end_ids]
-            row.fill(-np.inf)
-            row[self._end_ids] = ends
-            self._check()
-            return
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+            self._bits[:] = self._end_bits
+        else:
+            self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+            if self._matcher.is_accepting():
+                self._bits |= self._end_bits
         self._check()
-        allowed = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocab_size]
-        if self._matcher.is_accepting():
-            allowed[self._end_ids] = 1
-        np.copyto(row, np.float32(-np.inf), where=allowed == 0)
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -1,11 +1,10 @@
-"""Add + RMSNormalization → com.microsoft::SkipSimplifiedLayerNormalization.
-
-One node computes the residual sum and its norm: y, _, _, sum = op(a, b, weight).
-"""
+"""Add + RMSNormalization → ortloom::SkipRMSNorm: the residual sum and its norm in one pass."""
 
 import onnx_ir as ir
 
 from ortloom.exporter.rewrites import edit
+from ortloom.kernels.contract import DOMAIN
+from ortloom.kernels.norm_contract import SKIP_RMS_NORM
 
 
 def fuse_skip_norm(graph: ir.Graph) -> int:
@@ -23,16 +22,16 @@ def fuse_skip_norm(graph: ir.Graph) -> int:
         fused = edit.new_node(
             graph,
             total,
-            "SkipSimplifiedLayerNormalization",
+            SKIP_RMS_NORM,
             [*total.inputs, norm.inputs[1]],
             {"epsilon": edit.real(norm, "epsilon", 1e-5)},
-            domain="com.microsoft",
-            num_outputs=4,
+            domain=DOMAIN,
+            num_outputs=2,
         )
         edit.same_type(fused.outputs[0], norm.outputs[0])
-        edit.same_type(fused.outputs[3], total.outputs[0])
+        edit.same_type(fused.outputs[1], total.outputs[0])
         edit.replace(norm.outputs[0], fused.outputs[0])
-        edit.replace(total.outputs[0], fused.outputs[3])
+        edit.replace(total.outputs[0], fused.outputs[1])
         count += 1
     edit.sweep(graph)
     return count

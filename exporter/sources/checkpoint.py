@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ortloom.exporter.packed_form import PackedForm
+
 FloatRows = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -16,6 +18,21 @@ class TensorInfo:
 
     shape: tuple[int, ...]
     dtype: str
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of a quantised matrix in the block form of kernels/packed_contract.py.
+
+    Attributes:
+        codes: uint8 [n, K].
+        scales: f16 or f32 [n, K / block_size].
+        mins: like `scales`, or None.
+    """
+
+    codes: np.ndarray[Any, Any]
+    scales: np.ndarray[Any, Any]
+    mins: np.ndarray[Any, Any] | None
 
 
 class Checkpoint(Protocol):
@@ -36,6 +53,17 @@ class Checkpoint(Protocol):
 
     def rows(self, name: str, start: int, stop: int) -> FloatRows:
         """Rows start .. stop of a tensor along its first axis as fp32 values.
+
+        Raises:
+            SourceInvalid: the stored bytes cannot be read.
+        """
+
+    def block_form(self, name: str) -> PackedForm | None:
+        """The form that keeps a matrix's stored values exactly in its own number of bits, or None
+        where fp32 is the only such form."""
+
+    def block_rows(self, name: str, start: int, stop: int) -> Blocks:
+        """Rows start .. stop of a matrix whose `block_form` is quantised.
 
         Raises:
             SourceInvalid: the stored bytes cannot be read.

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ortloom.errors import SourceInvalid, UnsupportedModel
-from ortloom.exporter.sources.checkpoint import FloatRows, TensorInfo
+from ortloom.exporter.gguf_blocks import BLOCK_TYPES, block_rows
+from ortloom.exporter.packed_form import PackedForm
+from ortloom.exporter.sources.checkpoint import Blocks, FloatRows, TensorInfo
 from ortloom.exporter.sources.gguf_config import (
     PERMUTED,
     generation_config,
@@ -15,6 +17,7 @@ from ortloom.exporter.sources.gguf_config import (
     read_config,
 )
 from ortloom.exporter.sources.gguf_container import GgufContainer, StoredGguf
+from ortloom.kernels.packed_contract import Format
 
 READABLE = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
 FLOATS = frozenset({"F32", "F16", "BF16"})
@@ -33,6 +36,17 @@ def _values(rows: np.ndarray[Any, Any], kind: str) -> FloatRows:
 
     values = quants.dequantize(np.ascontiguousarray(rows), GGMLQuantizationType[kind])
     return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def native_form(kind: str) -> PackedForm | None:
+    """The stored form that keeps a type's values; None = fp32."""
+    if kind in BLOCK_TYPES:
+        facts = BLOCK_TYPES[kind]
+        return PackedForm(
+            facts.format, facts.block_size, facts.scale_type, facts.has_mins, native=True
+        )
+    floats: dict[str, Format] = {"F16": "f16", "BF16": "bf16"}
+    return PackedForm(floats[kind], native=True) if kind in floats else None
 
 
 class GgufFile:
@@ -77,17 +91,36 @@ class GgufFile:
     def rows(self, name: str, start: int, stop: int) -> FloatRows:
         """See `Checkpoint.rows`; exact: every stored block is expanded as its format says."""
         tensor = self._stored[name]
-        count = tensor.length // tensor.row_bytes
+        if len(tensor.shape) == 1:
+            table = self._table(tensor)
+            whole: FloatRows = _values(table, tensor.kind).reshape(-1)[start:stop]
+            return whole
+        rows = _values(self._raw_rows(name, start, stop), tensor.kind)
+        return rows.reshape(stop - start, *tensor.shape[1:])
+
+    def block_form(self, name: str) -> PackedForm | None:
+        """See `Checkpoint.block_form`."""
+        return native_form(self._stored[name].kind)
+
+    def block_rows(self, name: str, start: int, stop: int) -> Blocks:
+        """See `Checkpoint.block_rows`."""
+        found = block_rows(self._raw_rows(name, start, stop), self._stored[name].kind)
+        return Blocks(found.codes, found.scales, found.mins)
+
+    def _table(self, tensor: StoredGguf) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The stored bytes, a line for each index of the first axis."""
         raw = np.frombuffer(self._container.data, np.uint8, tensor.length, tensor.start)
-        table = raw.reshape(count, tensor.row_bytes)
+        return raw.reshape(-1, tensor.row_bytes)
+
+    def _raw_rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Stored bytes [n, row bytes] of Hugging Face rows start .. stop."""
+        tensor = self._stored[name]
         heads = self._heads(name)
         wanted: Any = slice(start, stop)
         if heads is not None:
             wanted = self._stored_rows(np.arange(start, stop), tensor.shape[0] // heads)
-        if len(tensor.shape) == 1:
-            whole: FloatRows = _values(table, tensor.kind).reshape(-1)[wanted]
-            return whole
-        return _values(table[wanted], tensor.kind).reshape(stop - start, *tensor.shape[1:])
+        rows: np.ndarray[Any, np.dtype[np.uint8]] = self._table(tensor)[wanted]
+        return rows
 
     def _heads(self, name: str) -> int | None:
         """Head count of a tensor whose rows are stored in interleaved rotary order."""

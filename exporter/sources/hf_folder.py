@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortloom.errors import SourceInvalid
-from ortloom.exporter.sources.checkpoint import FloatRows, TensorInfo
+from ortloom.exporter.packed_form import PackedForm
+from ortloom.exporter.sources.checkpoint import Blocks, FloatRows, TensorInfo
 from ortloom.exporter.sources.safetensors_file import SafetensorsFile
+from ortloom.kernels.packed_contract import Format
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -141,6 +143,16 @@ class HfFolder:
     def rows(self, name: str, start: int, stop: int) -> FloatRows:
         """See `Checkpoint.rows`."""
         return self._where[name].rows(name, start, stop)
+
+    def block_form(self, name: str) -> PackedForm | None:
+        """See `Checkpoint.block_form`: 16-bit floats keep their type."""
+        kept: dict[str, Format] = {"F16": "f16", "BF16": "bf16"}
+        format = kept.get(self.tensors[name].dtype)
+        return None if format is None else PackedForm(format, native=True)
+
+    def block_rows(self, name: str, start: int, stop: int) -> Blocks:
+        """See `Checkpoint.block_rows`."""
+        raise SourceInvalid(f"tensor '{name}' is not stored in blocks")
 
     def files(self) -> list[Path]:
         """Weight files, index, config and tokenizer files."""

@@ -10,7 +10,13 @@ from ortloom.errors import ParityFailed
 from ortloom.exporter.options import ExportOptions
 from ortloom.exporter.progress import Progress
 from ortloom.exporter.verify import schedule
-from ortloom.exporter.verify.figures import FP32_TOLERANCE, QUANT_LIMITS, Figures, compare
+from ortloom.exporter.verify.figures import (
+    FP32_TOLERANCE,
+    KEPT_LIMITS,
+    ROUNDED_LIMITS,
+    Figures,
+    compare,
+)
 from ortloom.exporter.verify.first_layers import first_layers
 from ortloom.exporter.verify.reference import reference_logits
 from ortloom.exporter.verify.session import GraphRunner, Logits, narrowed
@@ -47,15 +53,25 @@ def _both(found: dict[tuple[int, int], Logits]) -> Logits:
     return np.concatenate([_stack(found, 0), _stack(found, 1)])
 
 
-def _judge(figures: Figures, bits: int | None, what: str) -> None:
-    if bits is None:
+def limits(manifest: Manifest) -> tuple[float, float] | None:
+    """(Least mean cosine, largest mean KL) of a bundle's graphs; None = `FP32_TOLERANCE`."""
+    quantization = manifest.quantization
+    if quantization.method == "source":
+        return KEPT_LIMITS
+    if quantization.bits is not None:
+        return ROUNDED_LIMITS[quantization.bits]
+    return None if manifest.dtypes.weights == "float32" else ROUNDED_LIMITS[16]
+
+
+def _judge(figures: Figures, allowed: tuple[float, float] | None, what: str) -> None:
+    if allowed is None:
         if not figures.relative <= FP32_TOLERANCE:
             raise ParityFailed(
                 f"{what}: logits differ by {figures.max_abs:.3g} at scale {figures.scale:.3g} "
                 f"({figures.relative:.2g} relative, allowed {FP32_TOLERANCE:.0e})"
             )
         return
-    cosine, kl = QUANT_LIMITS[bits]
+    cosine, kl = allowed
     if not (figures.cosine >= cosine and figures.kl <= kl):
         raise ParityFailed(
             f"{what}: cosine {figures.cosine:.4f} (at least {cosine}), KL {figures.kl:.3g} (at "
@@ -67,19 +83,19 @@ def _check_variant(
     root: Path, graph: Graph, data: bytes, manifest: Manifest, layers: int,
     tokens: list[list[int]], wanted: Logits,
 ) -> dict[str, Any]:  # fmt: skip
-    bits = manifest.quantization.bits
+    allowed, exact_inputs = limits(manifest), manifest.quantization.bits is None
     groups = [g for g in manifest.kv_groups if any(i < layers for i in g.layers)]
     runner = GraphRunner(
         narrowed(data, schedule.WINDOW), root, graph, groups, use_library=graph.variant != "plain"
     )
     got = _both(runner.run(schedule.steps(tokens)))
     figures = compare(got, wanted)
-    _judge(figures, bits, f"graph '{graph.variant}' against transformers")
+    _judge(figures, allowed, f"graph '{graph.variant}' against transformers")
     again = compare(got, _both(runner.run(schedule.one_shot(tokens))))
     # A body's last-digit differences flip int8 roundings of activations, so quantised graphs are
     # only held to the digit where the library, which is batch invariant, computes the attention.
-    exact = bits is None or runner.native
-    if not (again.relative <= FP32_TOLERANCE if exact else again.cosine >= QUANT_LIMITS[8][0]):
+    exact = exact_inputs or runner.native
+    if not (again.relative <= FP32_TOLERANCE if exact else again.cosine >= KEPT_LIMITS[0]):
         raise ParityFailed(
             f"graph '{graph.variant}': scheduled and one-shot logits differ by {again.max_abs:.3g}"
         )
@@ -135,7 +151,7 @@ def check_bundle(root: Path, options: ExportOptions, progress: Progress) -> dict
             "layers": layers,
             "tokens": list(schedule.LENGTHS),
             "window": changes.get("sliding_window"),
-            "tolerance": FP32_TOLERANCE if manifest.quantization.bits is None else None,
+            "tolerance": FP32_TOLERANCE if limits(manifest) is None else None,
             "targets": figures,
         }
     }

@@ -10,8 +10,13 @@ Logits = npt.NDArray[np.float32]
 FP32_TOLERANCE = 2e-5
 """Largest difference of fp32 logits, relative to the largest reference logit."""
 
-QUANT_LIMITS = {8: (0.99, 0.05), 4: (0.8, 1.0)}
-"""Bits → (least mean cosine, largest mean KL divergence in nats) against fp32."""
+ROUNDED_LIMITS = {4: (0.8, 1.0), 8: (0.99, 0.05), 16: (0.999, 0.01)}
+"""Fewest bits of a matrix rounded at export → (least mean cosine, largest mean KL divergence in
+nats) against fp32."""
+
+KEPT_LIMITS = (0.99, 0.05)
+"""The same where weights keep the source's values and only the input of linear layers is rounded
+to 8 bits."""
 
 
 @dataclass(frozen=True)

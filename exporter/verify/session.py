@@ -11,7 +11,7 @@ import onnxruntime
 
 from ortloom.errors import KernelUnavailable
 from ortloom.exporter.verify.schedule import BLOCK_SIZE, NUM_BLOCKS, Step
-from ortloom.kernels import contract, load
+from ortloom.kernels import contract, load, team
 from ortloom.models.manifest import Graph, KVGroup
 
 Logits = npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ class GraphRunner:
         described: the variant's names.
         kv_groups: pool geometry.
         use_library: run `ortloom` ops natively where the library is there, else by their bodies.
-        threads: of ONNX Runtime.
+        threads: of the library's team, or of ONNX Runtime without it.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class GraphRunner:
         if use_library:
             try:
                 load.register(options)
+                team.configure(threads, spin_microseconds=100)
+                options.intra_op_num_threads = 1
                 self.native = True
             except KernelUnavailable:
                 self.native = False

@@ -16,12 +16,16 @@ namespace {
 struct X86 {
   unsigned leaf1_ecx = 0;
   unsigned leaf7_ebx = 0;
+  unsigned leaf7_ecx = 0;
   unsigned xcr0 = 0;
 
   X86() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) leaf1_ecx = ecx;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) leaf7_ebx = ebx;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+      leaf7_ebx = ebx;
+      leaf7_ecx = ecx;
+    }
     if (leaf1_ecx & bit_OSXSAVE) {
       unsigned low = 0, high = 0;
       __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -41,6 +45,7 @@ std::string lacking_for_avx2(const X86& cpu) {
   need(&list, cpu.leaf1_ecx & bit_AVX, "avx");
   need(&list, cpu.leaf7_ebx & bit_AVX2, "avx2");
   need(&list, cpu.leaf1_ecx & bit_FMA, "fma");
+  need(&list, cpu.leaf1_ecx & bit_F16C, "f16c");
   // XCR0 bits 1 and 2: the operating system saves the xmm and ymm registers.
   need(&list, (cpu.xcr0 & 0x6u) == 0x6u, "operating system support for ymm registers");
   return list;
@@ -56,6 +61,12 @@ std::string lacking_for_avx512(const X86& cpu) {
   need(&list, (cpu.xcr0 & 0xe6u) == 0xe6u, "operating system support for zmm registers");
   return list;
 }
+
+std::string lacking_for_avx512_vnni(const X86& cpu) {
+  std::string list = lacking_for_avx512(cpu);
+  need(&list, cpu.leaf7_ecx & bit_AVX512VNNI, "avx512vnni");
+  return list;
+}
 #endif
 
 struct Table {
@@ -65,10 +76,12 @@ struct Table {
   Table() {
 #if defined(ORTLOOM_X86_TIERS)
     const X86 cpu;
-    list[count++] = {"avx512", &kAvx512Kernels, lacking_for_avx512(cpu)};
-    list[count++] = {"avx2", &kAvx2Kernels, lacking_for_avx2(cpu)};
+    list[count++] = {"avx512-vnni", &kAvx512Kernels, &kAvx512VnniLinear,
+                     lacking_for_avx512_vnni(cpu)};
+    list[count++] = {"avx512", &kAvx512Kernels, &kAvx512Linear, lacking_for_avx512(cpu)};
+    list[count++] = {"avx2", &kAvx2Kernels, &kAvx2Linear, lacking_for_avx2(cpu)};
 #endif
-    list[count++] = {"portable", &kPortableKernels, ""};
+    list[count++] = {"portable", &kPortableKernels, &kPortableLinear, ""};
   }
 };
 

@@ -5,18 +5,20 @@
 #include <string>
 
 #include "attention.h"
+#include "linear.h"
 
 namespace ortloom {
 
 struct Tier {
   const char* name;
-  const AttentionKernels* kernels;
+  const AttentionKernels* attention;
+  const LinearKernels* linear;
   // Empty if this CPU and operating system can run the tier, else what is lacking.
   std::string lacking;
 };
 
 // All tiers of this binary, best first; the last one, portable, always runs.
-constexpr int kMaxTiers = 3;
+constexpr int kMaxTiers = 4;
 const Tier* tiers(int* count);
 
 // The tier ORTLOOM_CPU_ISA (or its alias VT_CPU_MATMUL_TIER) names, else the best that runs.

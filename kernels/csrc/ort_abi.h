@@ -29,7 +29,15 @@ struct OrtApiBase {
 
 enum ErrorCode : int32_t { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 
-enum ElementType : int32_t { kFloat = 1, kInt32 = 6 };
+enum ElementType : int32_t {
+  kAnyType = 0,
+  kFloat = 1,
+  kUint8 = 2,
+  kInt32 = 6,
+  kInt64 = 7,
+  kFloat16 = 10,
+  kBfloat16 = 16,
+};
 
 enum Characteristic : int32_t { kRequired = 0, kOptional = 1 };
 
@@ -53,7 +61,6 @@ enum class Slot : size_t {
   kKernelContextGetOutput = 91,
   kReleaseStatus = 93,
   kReleaseTensorTypeAndShapeInfo = 99,
-  kKernelContextParallelFor = 274,                    // 1.17
   kGetTensorElementTypeAndShapeDataReference = 414,   // 1.24; gate on the version string
 };
 

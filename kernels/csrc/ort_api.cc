@@ -97,12 +97,12 @@ void* Api::output(abi::OrtKernelContext* context, size_t index, const int64_t* s
   return data;
 }
 
-void Api::parallel_for(const abi::OrtKernelContext* context, void (*task)(void*, size_t),
-                       size_t total, void* user) const {
-  using ParallelFor = abi::OrtStatus* (*)(const abi::OrtKernelContext*, void (*)(void*, size_t),
-                                          size_t, size_t, void*);
-  check(slot<ParallelFor>(table_, Slot::kKernelContextParallelFor)(context, task, total, 0, user),
-        "KernelContext_ParallelFor");
+size_t Api::output_count(const abi::OrtKernelContext* context) const {
+  size_t count = 0;
+  using Get = abi::OrtStatus* (*)(const abi::OrtKernelContext*, size_t*);
+  check(slot<Get>(table_, Slot::kKernelContextGetOutputCount)(context, &count),
+        "the number of outputs");
+  return count;
 }
 
 bool Api::read(const abi::OrtKernelInfo* info, const char* name, float* value) const {

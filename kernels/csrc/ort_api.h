@@ -52,8 +52,8 @@ class Api {
   TensorView input(const abi::OrtKernelContext* context, size_t index, int64_t* dims) const;
   void* output(abi::OrtKernelContext* context, size_t index, const int64_t* shape,
                size_t rank) const;
-  void parallel_for(const abi::OrtKernelContext* context, void (*task)(void*, size_t),
-                    size_t total, void* user) const;
+  // Outputs of the node, optional ones that it leaves out at its end not counted.
+  size_t output_count(const abi::OrtKernelContext* context) const;
 
   // An attribute, or `fallback` where the node has none; a wrong type is an OpError.
   float attribute(const abi::OrtKernelInfo* info, const char* name, float fallback) const;

@@ -1,12 +1,11 @@
 #include "paged_attention.h"
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "scratch.h"
 #include "step_checks.h"
+#include "team.h"
 
 namespace ortloom {
 namespace {
@@ -17,37 +16,6 @@ constexpr int64_t kInlineWork = 200'000;
 constexpr int64_t kStoreTokens = 16;
 // A tile with more than 1/16 of the call's work is split by partition.
 constexpr int64_t kSplitShare = 16;
-
-// Memory that a thread keeps from call to call, aligned for the widest vectors.
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { std::free(data_); }
-
-  float* reserve(size_t floats) {
-    if (floats > size_) {
-      std::free(data_);
-      data_ = nullptr;
-      size_ = 0;
-      const size_t bytes = (floats * sizeof(float) + 63) / 64 * 64;
-      data_ = static_cast<float*>(std::aligned_alloc(64, bytes));
-      if (data_ == nullptr) throw std::bad_alloc();
-      size_ = bytes / sizeof(float);
-    }
-    return data_;
-  }
-
- private:
-  float* data_ = nullptr;
-  size_t size_ = 0;
-};
-
-Scratch& thread_scratch() {
-  thread_local Scratch scratch;
-  return scratch;
-}
 
 struct Task {
   size_t tile;
@@ -66,14 +34,12 @@ struct SplitTile {
 struct Plan {
   const AttentionKernels* kernels = nullptr;
   AttentionStep step{};
-  int64_t tokens = 0;
   size_t scratch_floats = 0;
   std::vector<QueryTile> tiles;
   std::vector<Task> tasks;
   std::vector<SplitTile> splits;
   std::vector<float> partials;
   int64_t work = 0;
-  std::atomic<bool> out_of_memory{false};
 };
 
 int64_t tile_work(const AttentionStep& step, const QueryTile& tile) {
@@ -129,8 +95,12 @@ void build(Plan* plan, const StepSizes& sizes) {
   plan->partials.resize(partial);
 }
 
+float* scratch_of(size_t floats) {
+  return static_cast<float*>(task_scratch().reserve(floats * sizeof(float)));
+}
+
 void run_task(Plan* plan, const Task& task) {
-  float* scratch = thread_scratch().reserve(plan->scratch_floats);
+  float* scratch = scratch_of(plan->scratch_floats);
   const QueryTile& tile = plan->tiles[task.tile];
   if (task.partition < 0) {
     plan->kernels->attend(plan->step, tile, scratch);
@@ -138,23 +108,6 @@ void run_task(Plan* plan, const Task& task) {
     plan->kernels->attend_partition(plan->step, tile, task.partition, scratch,
                                     plan->partials.data() + task.partial);
   }
-}
-
-// Runs on ORT's worker threads, where an exception would end the process.
-void attend_callback(void* user, size_t index) {
-  Plan* plan = static_cast<Plan*>(user);
-  try {
-    run_task(plan, plan->tasks[index]);
-  } catch (const std::bad_alloc&) {
-    plan->out_of_memory = true;
-  }
-}
-
-void store_callback(void* user, size_t index) {
-  Plan* plan = static_cast<Plan*>(user);
-  const int64_t begin = static_cast<int64_t>(index) * kStoreTokens;
-  const int64_t end = begin + kStoreTokens;
-  plan->kernels->store(plan->step, begin, end < plan->tokens ? end : plan->tokens);
 }
 
 }  // namespace
@@ -176,6 +129,20 @@ int32_t element_type(size_t input) {
       return abi::kFloat;
   }
 }
+
+const OpEntry kPagedAttentionOp = {
+    "PagedAttention",
+    kInputCount,
+    kOutputCount,
+    element_type,
+    [](size_t) -> int32_t { return abi::kFloat; },
+    is_optional,
+    [](size_t) { return false; },
+    [](const Api& api, const abi::OrtKernelInfo* info,
+       const Tier& tier) -> std::unique_ptr<OpKernel> {
+      return std::make_unique<PagedAttention>(api, info, *tier.attention);
+    },
+};
 
 PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
                                const AttentionKernels& kernels)
@@ -276,22 +243,24 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
   step.output = static_cast<float*>(api_.output(context, kOutput, output_shape, 2));
   if (sizes.tokens == 0) return;
 
-  plan.tokens = sizes.tokens;
   build(&plan, sizes);
   const size_t stores = static_cast<size_t>((sizes.tokens + kStoreTokens - 1) / kStoreTokens);
   if (stores < 4) {
     kernels_.store(step, 0, sizes.tokens);
   } else {
-    api_.parallel_for(context, store_callback, stores, &plan);
+    team::run(stores, [&](size_t index) {
+      const int64_t begin = static_cast<int64_t>(index) * kStoreTokens;
+      const int64_t end = begin + kStoreTokens;
+      kernels_.store(step, begin, end < sizes.tokens ? end : sizes.tokens);
+    });
   }
-  if (plan.work < kInlineWork || plan.tasks.size() == 1) {
+  if (plan.work < kInlineWork) {
     for (const Task& task : plan.tasks) run_task(&plan, task);
   } else {
-    api_.parallel_for(context, attend_callback, plan.tasks.size(), &plan);
-    if (plan.out_of_memory) throw std::bad_alloc();
+    team::run(plan.tasks.size(), [&](size_t index) { run_task(&plan, plan.tasks[index]); });
   }
   for (const SplitTile& split : plan.splits) {
-    float* scratch = thread_scratch().reserve(plan.scratch_floats);
+    float* scratch = scratch_of(plan.scratch_floats);
     kernels_.merge(step, plan.tiles[split.tile], split.range.first, split.range.last,
                    plan.partials.data() + split.partial, scratch);
   }

@@ -6,8 +6,7 @@
 #include <string>
 
 #include "attention.h"
-#include "isa.h"
-#include "ort_api.h"
+#include "op.h"
 
 namespace ortloom {
 
@@ -37,13 +36,12 @@ enum Output : size_t { kOutput, kKeyCacheOut, kValueCacheOut, kOutputCount };
 bool is_optional(size_t input);
 int32_t element_type(size_t input);
 
-class PagedAttention {
+class PagedAttention : public OpKernel {
  public:
   // Reads and checks the attributes; throws OpError.
   PagedAttention(const Api& api, const abi::OrtKernelInfo* info, const AttentionKernels& kernels);
 
-  // Runs one call; throws OpError before anything is written if an input breaks the contract.
-  void compute(abi::OrtKernelContext* context) const;
+  void compute(abi::OrtKernelContext* context) const override;
 
  private:
   Api api_;

@@ -1,81 +1,109 @@
-// The library's exported symbols: RegisterCustomOps, which ONNX Runtime calls, and
-// OrtloomIsaReport, which lets `collect-env` name the tier without a session.
+// The library's exported symbols: RegisterCustomOps, which ONNX Runtime calls; OrtloomIsaReport,
+// which lets `collect-env` name the tier without a session; OrtloomTeamConfigure.
 
 #include <exception>
 #include <new>
 #include <string>
 
 #include "isa.h"
+#include "op.h"
 #include "ort_api.h"
-#include "paged_attention.h"
+#include "team.h"
 
 #define ORTLOOM_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace ortloom {
 namespace {
 
+struct Registered {
+  const char* name;
+  const OpEntry* entry;
+};
+
+// A model names its packed nodes by form where it has several forms: each needs a body of its own,
+// and ONNX Runtime tells bodies apart by name alone.
+constexpr Registered kOps[] = {
+    {"PagedAttention", &kPagedAttentionOp},
+    {"PackedLinear", &kPackedLinearOp},
+    {"PackedLinearFloat", &kPackedLinearOp},
+    {"PackedLinearSymmetric", &kPackedLinearOp},
+    {"PackedLinearMinima", &kPackedLinearOp},
+    {"PackedEmbedding", &kPackedEmbeddingOp},
+    {"PackedEmbeddingFloat", &kPackedEmbeddingOp},
+    {"PackedEmbeddingSymmetric", &kPackedEmbeddingOp},
+    {"PackedEmbeddingMinima", &kPackedEmbeddingOp},
+    {"SkipRMSNorm", &kSkipRmsNormOp},
+};
+
 // One op of one tier. ONNX Runtime keeps the pointer for as long as a session lives, so ops and
 // domains are made once and never freed.
 struct Op : abi::CustomOp {
+  const char* name_text;
+  const OpEntry* entry;
   const Tier* tier;
   bool has_shape_reference;
 };
 
 const Op& self(const abi::CustomOp* op) { return *static_cast<const Op*>(op); }
 
-abi::OrtStatus* report(const Api& api, const std::exception& error) {
-  const std::string text = std::string("ortloom::PagedAttention: ") + error.what();
+abi::OrtStatus* report(const Api& api, const OpEntry& entry, const std::exception& error) {
+  const std::string text = std::string("ortloom::") + entry.name + ": " + error.what();
   const auto* known = dynamic_cast<const OpError*>(&error);
   return api.status(known != nullptr ? known->code() : abi::kFail, text.c_str());
 }
 
 struct Kernel {
   Api api;
-  PagedAttention op;
+  const OpEntry* entry;
+  std::unique_ptr<OpKernel> op;
 };
 
 abi::OrtStatus* create(const abi::CustomOp* op, const abi::OrtApi* table,
                        const abi::OrtKernelInfo* info, void** kernel) {
   const Api api(table, self(op).has_shape_reference);
+  const OpEntry* entry = self(op).entry;
   try {
-    *kernel = new Kernel{api, PagedAttention(api, info, *self(op).tier->kernels)};
+    *kernel = new Kernel{api, entry, entry->create(api, info, *self(op).tier)};
     return nullptr;
   } catch (const std::exception& error) {
-    return report(api, error);
+    return report(api, *entry, error);
   }
 }
 
 abi::OrtStatus* compute(void* opaque, abi::OrtKernelContext* context) {
   const Kernel& kernel = *static_cast<const Kernel*>(opaque);
   try {
-    kernel.op.compute(context);
+    kernel.op->compute(context);
     return nullptr;
   } catch (const std::exception& error) {
-    return report(kernel.api, error);
+    return report(kernel.api, *kernel.entry, error);
   }
 }
 
-Op make_op(const Tier* tier, bool has_shape_reference) {
+Op make_op(const Registered& registered, const Tier* tier, bool has_shape_reference) {
+  using Custom = const abi::CustomOp*;
   Op op{};
   op.version = abi::kApiVersion;
-  op.name = [](const abi::CustomOp*) { return "PagedAttention"; };
-  op.execution_provider = [](const abi::CustomOp*) -> const char* { return nullptr; };  // CPU
-  op.input_type = [](const abi::CustomOp*, size_t i) { return element_type(i); };
-  op.input_count = [](const abi::CustomOp*) -> size_t { return kInputCount; };
-  op.output_type = [](const abi::CustomOp*, size_t) -> int32_t { return abi::kFloat; };
-  op.output_count = [](const abi::CustomOp*) -> size_t { return kOutputCount; };
+  op.name = [](Custom o) { return self(o).name_text; };
+  op.execution_provider = [](Custom) -> const char* { return nullptr; };  // CPU
+  op.input_type = [](Custom o, size_t i) { return self(o).entry->input_type(i); };
+  op.input_count = [](Custom o) { return self(o).entry->inputs; };
+  op.output_type = [](Custom o, size_t i) { return self(o).entry->output_type(i); };
+  op.output_count = [](Custom o) { return self(o).entry->outputs; };
   op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
-  op.input_characteristic = [](const abi::CustomOp*, size_t i) -> int32_t {
-    return is_optional(i) ? abi::kOptional : abi::kRequired;
+  op.input_characteristic = [](Custom o, size_t i) -> int32_t {
+    return self(o).entry->input_is_optional(i) ? abi::kOptional : abi::kRequired;
   };
-  op.output_characteristic = [](const abi::CustomOp*, size_t) -> int32_t {
-    return abi::kRequired;
+  op.output_characteristic = [](Custom o, size_t i) -> int32_t {
+    return self(o).entry->output_is_optional(i) ? abi::kOptional : abi::kRequired;
   };
-  op.input_memory_type = [](const abi::CustomOp*, size_t) -> int32_t { return 0; };
+  op.input_memory_type = [](Custom, size_t) -> int32_t { return 0; };
   op.create_v2 = create;
   op.compute_v2 = compute;
-  op.start_version = [](const abi::CustomOp*) { return 1; };
-  op.end_version = [](const abi::CustomOp*) { return 1; };
+  op.start_version = [](Custom) { return 1; };
+  op.end_version = [](Custom) { return 1; };
+  op.name_text = registered.name;
+  op.entry = registered.entry;
   op.tier = tier;
   op.has_shape_reference = has_shape_reference;
   return op;
@@ -88,9 +116,11 @@ abi::OrtCustomOpDomain* make_domain(const Api& api, const Tier& tier) {
   abi::OrtCustomOpDomain* domain = nullptr;
   api.check(abi::slot<Create>(api.table(), abi::Slot::kCreateCustomOpDomain)("ortloom", &domain),
             "a custom op domain");
-  const Op* op = new Op(make_op(&tier, api.has_shape_reference()));
-  api.check(abi::slot<Add>(api.table(), abi::Slot::kCustomOpDomainAdd)(domain, op),
-            "a custom op");
+  for (const Registered& registered : kOps) {
+    const Op* op = new Op(make_op(registered, &tier, api.has_shape_reference()));
+    api.check(abi::slot<Add>(api.table(), abi::Slot::kCustomOpDomainAdd)(domain, op),
+              "a custom op");
+  }
   return domain;
 }
 
@@ -146,5 +176,23 @@ ORTLOOM_EXPORT const char* OrtloomIsaReport() {
     return text.c_str();
   } catch (const std::exception&) {
     return "error\tout of memory\n";
+  }
+}
+
+// Null if the team is set up, else what is wrong with the arguments (text that is never freed).
+ORTLOOM_EXPORT const char* OrtloomTeamConfigure(int threads, int spin_microseconds) {
+  try {
+    return ortloom::team::configure(threads, spin_microseconds);
+  } catch (const std::exception&) {
+    return "the team's threads could not be stopped or made";
+  }
+}
+
+// Threads a region may use: what was configured, or fewer if the system refused to make more.
+ORTLOOM_EXPORT int OrtloomTeamThreads() {
+  try {
+    return ortloom::team::threads();
+  } catch (const std::exception&) {
+    return 1;
   }
 }

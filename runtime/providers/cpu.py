@@ -5,11 +5,11 @@ import os
 import onnxruntime as ort
 
 from ortloom.errors import KernelUnavailable
-from ortloom.kernels import load
+from ortloom.kernels import load, team
 from ortloom.kernels.isa import ISA_ALIAS_VARIABLE, ISA_VARIABLE
 from ortloom.models.manifest import Manifest
 from ortloom.runtime.providers.gpu_probe import missing_graph
-from ortloom.runtime.providers.host_options import host_session_options
+from ortloom.runtime.providers.host_options import SPIN_MICROSECONDS, host_session_options
 from ortloom.runtime.providers.plain import PlainProvider
 
 
@@ -39,13 +39,18 @@ class CpuProvider(PlainProvider):
         return None
 
     def session_options(self, manifest: Manifest, threads: int) -> ort.SessionOptions:
-        """Host options with the op library registered."""
-        options = host_session_options(threads)
+        """Host options with the op library registered.
+
+        The library's team does the parallel work; ONNX Runtime's own pool stays at one thread, so
+        that two teams never compete for the cores.
+        """
+        team.configure(threads, SPIN_MICROSECONDS)
+        options = host_session_options(1)
         load.register(options)
         return options
 
     def detail(self) -> str:
-        """Instruction-set tier of our ops; linears still run on ONNX Runtime's own kernels."""
+        """Instruction-set tier of our ops."""
         return f"onnxruntime {ort.__version__}, ortloom ops on {load.isa_tier()}"
 
     def notices(self) -> list[str]:

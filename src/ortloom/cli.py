@@ -1,4 +1,4 @@
-"""The command line: `ortloom serve | export | verify | cache | collect-env`.
+"""The command line: `ortloom serve | export | bench | verify | cache | collect-env`.
 
 This module imports nothing heavy; each command's module is loaded when the command runs. It is
 also the one place that turns errors into exit codes.
@@ -17,6 +17,7 @@ from ortloom.logs import say
 _COMMANDS = {
     "serve": "serve a bundle or checkpoint over the OpenAI HTTP API",
     "export": "turn a checkpoint into a bundle",
+    "bench": "measure a running server, or the engine in this process",
     "verify": "check every file of a bundle against its manifest",
     "cache": "list, prune or clear the bundles that serve exported",
     "collect-env": "print a report about this machine and installation",
@@ -24,7 +25,6 @@ _COMMANDS = {
 _NOT_YET = {
     "chat": "the interactive client",
     "complete": "the interactive client",
-    "bench": "the benchmark client",
     "launch": "the render server",
     "run-batch": "the batch runner",
     "preload": "the weight cache daemon",
@@ -55,12 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report_error(error: OrtloomError, arguments: Sequence[str]) -> int:
     """Print an error the way argument parsers do; returns its exit code."""
-    command = f"ortloom {arguments[0]}" if arguments and arguments[0] in _COMMANDS else "ortloom"
+    command = _command_name(arguments)
     if error.exit_code == 2:
         say(f"usage: {command} [options]; see {command} --help")
     say(f"{command}: error: {error}")
     _trace(error, arguments)
     return error.exit_code
+
+
+def _command_name(arguments: Sequence[str]) -> str:
+    if not arguments or arguments[0] not in _COMMANDS:
+        return "ortloom"
+    words = arguments[:2] if arguments[0] == "bench" else arguments[:1]
+    return " ".join(["ortloom", *(word for word in words if not word.startswith("-"))])
 
 
 def report_crash(error: Exception, arguments: Sequence[str]) -> int:

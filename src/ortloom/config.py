@@ -58,11 +58,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Execution provider. `provider` auto picks by hardware; any other value never falls back.
     `require` makes start-up fail unless auto picked that one. threads 0 = physical cores within
-    the affinity mask and cgroup quota."""
+    the affinity mask and cgroup quota. `cpu_affinity` () = the mask the process was given."""
 
     provider: Literal["auto", "tensorrt", "tensorrt_ep", "cuda", "cpu", "plain"] = "auto"
     require: str | None = None
     threads: int = 0
+    cpu_affinity: tuple[int, ...] = ()
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

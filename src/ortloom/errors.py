@@ -6,6 +6,7 @@ OrtloomError
 │                        NotImplementedHere 501 · RequestTooLarge 413 · HeadersTooLarge 431
 ├─ CapacityError 503     QueueFull · ServerDraining          (always with Retry-After)
 ├─ EngineError 500       EngineDead 503 · RequestFailed 500 · DeadlineExceeded 504
+├─ BenchmarkFailed       exit 1
 ├─ ConfigError           exit 2 where an argument is wrong, 1 where the machine or a file is:
 │                        ManifestError 1 · ProviderUnavailable 1 · KernelUnavailable 1
 └─ ExportError           SourceInvalid 3 · UnsupportedModel 4 · ParityFailed 5 ·
@@ -144,6 +145,10 @@ class DeadlineExceeded(EngineError):
 
     status = 504
     wire_type = "GatewayTimeout"
+
+
+class BenchmarkFailed(OrtloomError):
+    """A benchmark could not be run: no server, a failed test request, an unusable data set."""
 
 
 class ConfigError(OrtloomError):

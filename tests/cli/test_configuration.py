@@ -1,9 +1,13 @@
+import os
+
 import pytest
 
 from ortloom.commands.serve import make_plan
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
 from ortloom.flags import flag_table
+
+FIRST_CPU = min(os.sched_getaffinity(0))
 
 
 def plan(*tokens, env=None):
@@ -71,6 +75,7 @@ WORKING = [
     ("--provider plain", lambda c: c.provider.provider, "plain"),
     ("--require-provider cpu", lambda c: c.provider.require, "cpu"),
     ("--threads 2", lambda c: c.provider.threads, 2),
+    (f"--cpu-affinity {FIRST_CPU}", lambda c: c.provider.cpu_affinity, (FIRST_CPU,)),
     ("--host 127.0.0.1", lambda c: c.front.host, "127.0.0.1"),
     ("--port 0", lambda c: c.front.port, 0),
     ("--uds /tmp/s", lambda c: c.front.uds, "/tmp/s"),
@@ -134,7 +139,7 @@ def test_working_flags_reach_the_configuration(line, read, value):
 
 def test_plan_for_checkpoints(tmp_path):
     got = plan("--quantization", "int8", "--dtype", "float", "--bundle-cache", str(tmp_path))
-    assert (got.quant, got.dtype, got.bundle_cache) == ("int8", "float32", tmp_path)
+    assert (got.quant, got.dtype, got.bundle_cache) == ("int8", "fp32", tmp_path)
     assert plan("--dtype", "auto").dtype is None
 
 
@@ -152,11 +157,14 @@ def test_plan_for_checkpoints(tmp_path):
         ("--port 65536", "from 0 to 65535"),
         ("--api-server-count 0", "at least 1"),
         ("--threads -1", "at least 0"),
+        ("--threads 257", "more than 256"),
+        ("--cpu-affinity 4095", "not one this process may use"),
+        ("--cpu-affinity 1-0", "not a range"),
+        ("--cpu-affinity a", "not a list of processors"),
         ("--max-logprobs -2", "at least -1"),
         ("--num-gpu-blocks-override 0", "at least 1"),
         ("--generation-config /does/not/exist", "neither auto, vllm nor a folder"),
         ("--chat-template ./missing.jinja", "looks like a path but cannot be opened"),
-        ("--dtype bfloat16", "float32 only"),
         ("--quantization awq", "int4, int8"),
         ("--override-generation-config [1]", "must be a JSON object"),
         ("--provider quantum", "invalid choice"),
@@ -208,3 +216,11 @@ def test_a_block_count_wins_over_bytes():
     assert got.config.cache.num_blocks == 8
     assert got.config.cache.kv_cache_memory_bytes is None
     assert any("block count wins" in line for line in got.notices)
+
+
+@pytest.mark.parametrize(
+    ("line", "dtype"),
+    [("", None), ("--dtype auto", None), ("--dtype half", "fp16"), ("--dtype bfloat16", "bf16")],
+)
+def test_dtype_takes_the_names_of_vllm(line, dtype):
+    assert plan(*line.split()).dtype == dtype

@@ -93,7 +93,10 @@ def test_keys_leave_the_process_list():
 
 
 def test_export_options_do_not_change_a_finished_bundle(ortloom, tmp_path):
-    manifest = {"quantization": {"bits": 8}, "dtypes": {"activations": "float32"}}
+    manifest = {
+        "quantization": {"method": "rtn", "bits": 8},
+        "dtypes": {"activations": "float32", "weights": "float32"},
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     done = ortloom("serve", tmp_path, "--quant", "int4")
     assert done.returncode == 2
@@ -142,7 +145,7 @@ def test_top_level(ortloom):
     done = ortloom("serv")
     assert done.returncode == 2
     assert "did you mean serve?" in done.stderr
-    done = ortloom("bench", "serve")
+    done = ortloom("run-batch", "-i", "x")
     assert done.returncode == 2
     assert "not in this build yet" in done.stderr
     assert "omni" in ortloom("--omni").stderr

@@ -11,19 +11,18 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ortloom.kernels import load
+from ortloom.kernels import load, team
 from ortloom.models.manifest import Manifest
 
 ALLOWED = {
     "ai.onnx::Gather",
-    "ai.onnx::Gemm",
-    "ai.onnx::Mul",
     "ai.onnx::RMSNormalization",
-    "com.microsoft::GatherBlockQuantized",
-    "com.microsoft::MatMulNBits",
-    "com.microsoft::QuickGelu",
-    "com.microsoft::SkipSimplifiedLayerNormalization",
+    "ortloom::PackedEmbeddingFloat",
+    "ortloom::PackedEmbeddingSymmetric",
+    "ortloom::PackedLinearFloat",
+    "ortloom::PackedLinearSymmetric",
     "ortloom::PagedAttention",
+    "ortloom::SkipRMSNorm",
 }
 """Ops a served CPU graph may hold; each has a proof of invariance below or in tests/kernels."""
 
@@ -89,7 +88,7 @@ def row_nodes(bundle):
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     kinds = {}
     for node in model.graph.node:
-        if node.domain == "ortloom":
+        if node.op_type == "PagedAttention":
             continue
         shapes = tuple(
             tuple(constants[name].dims) if name in constants else None for name in node.input
@@ -99,22 +98,22 @@ def row_nodes(bundle):
     return model, list(kinds.items())
 
 
-def activation_width(key, hidden):
-    _, op, shapes = key
-    if op in ("Gemm",):
-        return shapes[1][1]
-    if op == "MatMulNBits":
-        return None  # from its K attribute
-    return hidden
+def own_options(threads):
+    """As the cpu provider: our ops share out the work, ONNX Runtime has one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    load.register(options)
+    team.configure(threads, spin_microseconds=100)
+    return options
 
 
 def single(model, key, node, constants, draw):
     """A model of one node with random constants, and its inputs of ROWS rows."""
     _, op, shapes = key
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    width = attributes.get("K") or activation_width(key, 576)
+    width = attributes.get("K", 576)
     initializers, inputs, feeds = [], [], {}
-    for position, (name, shape) in enumerate(zip(node.input, shapes, strict=True)):
+    for name, shape in zip(node.input, shapes, strict=True):
         if not name:
             continue
         if shape is not None:
@@ -125,14 +124,13 @@ def single(model, key, node, constants, draw):
             else:
                 value = draw.standard_normal(shape).astype(dtype)
             initializers.append(onnx.numpy_helper.from_array(value, name))
-        elif op in ("Gather", "GatherBlockQuantized"):
-            rows = shapes[0][0] if shapes[0] else ROWS
+        elif op.startswith("PackedEmbedding") or op == "Gather":
+            rows = attributes["N"] if "N" in attributes else shapes[0][0]
             feeds[name] = draw.integers(0, rows, ROWS, dtype=np.int64)
             inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["T"]))
         else:
             feeds[name] = draw.standard_normal((ROWS, width)).astype(np.float32)
             inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["T", width]))
-        del position
     outputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output if name
     ]
@@ -150,9 +148,7 @@ def test_each_op_is_invariant(bundle, threads):
             proven.add(key[1])  # picks rows of activations: no arithmetic
             continue
         alone, feeds = single(model, key, node, constants, draw)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = ort.InferenceSession(alone.SerializeToString(), options)
+        session = ort.InferenceSession(alone.SerializeToString(), own_options(threads))
         whole = session.run(None, feeds)
         for windows in WINDOWS.values():
             parts = [
@@ -177,9 +173,7 @@ class Graph:
         manifest = Manifest.load(bundle)
         graph = manifest.graph("cpu")
         self.io = graph.io
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        load.register(options)
+        options = own_options(threads)
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(bundle.resolve())
         )
@@ -235,6 +229,7 @@ def test_whole_graph_is_invariant(bundle):
     assert want.shape[0] == ROWS
     for threads in THREADS:
         graph = Graph(bundle, threads)
+        assert team.threads() == threads
         for name, windows in WINDOWS.items():
             if name == "token_by_token" and threads in (3, 4):
                 continue

@@ -5,12 +5,15 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortloom.exporter.quantize import matmul_attributes, round_to_nearest
+from ortloom.exporter.quantize import round_to_nearest
 from ortloom.exporter.structure import ALLOWED
+from ortloom.kernels import load, packing, team
+from ortloom.kernels.contract import DOMAIN
 
 WIDTH, OUT, ROWS = 192, 160, 40
 COUNTS = (1, 2, 3, 4, 5, 8, 13, 16, 17, 33)
 MS = "com.microsoft"
+FORM = {"format": "u4", "N": OUT, "K": WIDTH, "block_size": 32}
 
 
 def weights(*shape, seed=1):
@@ -19,7 +22,8 @@ def weights(*shape, seed=1):
 
 def case(op):
     """(node, initialisers, number of row inputs, element type of the rows, outputs)."""
-    codes, scales = round_to_nearest(weights(OUT, WIDTH), 4)
+    blocks = round_to_nearest(weights(OUT, WIDTH), 4)
+    packed = {"q": packing.pack_codes(blocks.codes, "u4"), "s": packing.pack_blocks(blocks.scales)}
     node = helper.make_node
     match op:
         case "ai.onnx::Gemm":
@@ -37,21 +41,14 @@ def case(op):
             return node("Gather", ["w", "i"], ["y"]), {"w": weights(50, WIDTH)}, 0
         case "com.microsoft::QuickGelu":
             return node("QuickGelu", ["x"], ["y"], domain=MS, alpha=1.0), {}, 1
-        case "com.microsoft::SkipSimplifiedLayerNormalization":
-            made = node("SkipSimplifiedLayerNormalization", ["x", "x2", "w"], ["y"], domain=MS)
+        case "ortloom::SkipRMSNorm":
+            made = node("SkipRMSNorm", ["x", "x2", "w"], ["y"], domain=DOMAIN)
             return made, {"w": weights(WIDTH)}, 2
-        case "com.microsoft::MatMulNBits":
-            made = node(
-                "MatMulNBits", ["x", "q", "s"], ["y"], domain=MS,
-                **matmul_attributes((OUT, WIDTH), 4),
-            )  # fmt: skip
-            return made, {"q": codes, "s": scales}, 1
-        case "com.microsoft::GatherBlockQuantized":
-            made = node(
-                "GatherBlockQuantized", ["q", "i", "s"], ["y"], domain=MS, bits=4,
-                block_size=32, gather_axis=0, quantize_axis=1,
-            )  # fmt: skip
-            return made, {"q": codes.reshape(OUT, -1), "s": scales}, 0
+        case "ortloom::PackedLinear":
+            return node("PackedLinear", ["x", "q", "s"], ["y"], domain=DOMAIN, **FORM), packed, 1
+        case "ortloom::PackedEmbedding":
+            made = node("PackedEmbedding", ["i", "q", "s"], ["y"], domain=DOMAIN, **FORM)
+            return made, packed, 0
     raise AssertionError(f"no case for {op}")
 
 
@@ -66,11 +63,15 @@ def session(node, initialisers, inputs, threads, **entries):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(a, n) for n, a in initialisers.items()],
     )
-    imports = [helper.make_opsetid("", 23), helper.make_opsetid(MS, 1)]
+    imports = [helper.make_opsetid(d, v) for d, v in (("", 23), (MS, 1), (DOMAIN, 1))]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    own = node.domain == DOMAIN
+    options.intra_op_num_threads = 1 if own else threads
     options.log_severity_level = 3
+    if own:
+        load.register(options)
+        team.configure(threads, spin_microseconds=0)
     for key, value in entries.items():
         options.add_session_config_entry(key.replace("__", "."), value)
     return onnxruntime.InferenceSession(
@@ -107,11 +108,3 @@ def test_rows_do_not_see_each_other(op):
 def test_the_test_can_fail():
     """Without prepacking, one row of a Gemm takes another path and other bits."""
     assert differing(*case("ai.onnx::Gemm"), session__disable_prepacking="1") != []
-
-
-def test_int8_codes_are_invariant_too():
-    codes, scales = round_to_nearest(weights(OUT, WIDTH), 8)
-    node = helper.make_node(
-        "MatMulNBits", ["x", "q", "s"], ["y"], domain=MS, **matmul_attributes((OUT, WIDTH), 8)
-    )
-    assert differing(node, {"q": codes, "s": scales}, 1) == []

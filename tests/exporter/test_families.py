@@ -103,27 +103,31 @@ def test_windows_come_from_the_traced_calls(bundles):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_layer_costs_ten_nodes(name, bundles):
+def test_a_layer_costs_seven_nodes(name, bundles):
     manifest = Manifest.load(bundles(name))
     layers = manifest.architecture.num_layers
     ops = dict(manifest.graph("cpu").ops)
+    tied = manifest.architecture.tied_embeddings
+    table = {"ortloom::PackedEmbeddingFloat": 1} if tied else {}
     assert ops == {
-        "ai.onnx::Gather": 2,
-        "ai.onnx::Gemm": 5 * layers + 1,
-        "ai.onnx::Mul": layers,
+        "ai.onnx::Gather": 1 if tied else 2,
         "ai.onnx::RMSNormalization": 1,
-        "com.microsoft::QuickGelu": layers,
-        "com.microsoft::SkipSimplifiedLayerNormalization": 2 * layers,
+        "ortloom::PackedLinearFloat": 4 * layers + 1,
         "ortloom::PagedAttention": layers,
+        "ortloom::SkipRMSNorm": 2 * layers,
+        **table,
     }
 
 
-def test_every_graph_carries_the_body_of_its_attention_op(bundles):
+def test_every_graph_carries_the_bodies_of_its_ops(bundles):
     for variant in ("contract", "cpu", "plain"):
-        path = bundles("qwen2") / "graphs" / f"{variant}.onnx"
+        path = bundles("qwen2", "int4") / "graphs" / f"{variant}.onnx"
         model = onnx.load(path, load_external_data=False)
-        assert [(f.domain, f.name, f.overload) for f in model.functions] == [
-            ("ortloom", "PagedAttention", "")
-        ]
+        assert {f.domain for f in model.functions} == {"ortloom"}
+        assert not any(f.overload for f in model.functions)
+        own = {n.op_type for n in model.graph.node if n.domain == "ortloom"}
+        assert {f.name for f in model.functions} == own
+        norm = {"SkipRMSNorm"} if variant == "cpu" else set()
+        assert own == {"PagedAttention", "PackedLinearSymmetric"} | norm
         assert all(n.overload == "" for n in model.graph.node)
         assert max(o.version for o in model.opset_import if o.domain == "") <= 23

@@ -10,7 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from ortloom.errors import ManifestError, UnsupportedModel
-from ortloom.exporter.rewrites.fused_qkv import fuse_qkv, joined_name, joined_weights, packable
+from ortloom.exporter.bodies import detach_bodies
+from ortloom.exporter.rewrites.fused_qkv import fuse_qkv, joined_weights, packable
+from ortloom.exporter.rewrites.gated_linear import fuse_gates, gates, joined_gates
+from ortloom.exporter.rewrites.joined_linears import joined_name
 from ortloom.exporter.rewrites.silu import fuse_silu
 from ortloom.exporter.rewrites.skip_norm import fuse_skip_norm
 from ortloom.exporter.variants import to_bytes
@@ -27,13 +30,14 @@ CASES = [
 
 def contract_model(folder):
     proto = onnx.load(folder / "graphs" / "contract.onnx", load_external_data=False)
-    del proto.functions[:]  # every variant gets its own
+    detach_bodies(proto)
     return ir.from_proto(proto)
 
 
 def separate(folder):
     """The cpu graph as it would be without the rewrite."""
     model = contract_model(folder)
+    fuse_gates(model.graph)
     fuse_silu(model.graph)
     fuse_skip_norm(model.graph)
     return to_bytes(model)
@@ -67,14 +71,16 @@ def test_parts_and_whole_are_the_same_bytes(name, quant, bundles):
     (weights,) = manifest.weights
     tensors = {t.name: t for t in weights.tensors}
     parts = [t for t in weights.tensors if t.part_of is not None]
-    kinds = {None: ("weight", "bias"), "int4": ("weight.q4", "weight.scales", "bias")}[quant]
-    layers = manifest.architecture.num_layers
+    kinds = {None: ("weight.f32",), "int4": ("weight.u4", "weight.scales")}[quant]
+    layers = range(manifest.architecture.num_layers)
     assert {t.part_of for t in parts} == {
-        f"model.layers.{layer}.self_attn.qkv.{kind}" for layer in range(layers) for kind in kinds
+        *(f"model.layers.{i}.self_attn.qkv.{kind}" for i in layers for kind in (*kinds, "bias")),
+        *(f"model.layers.{i}.mlp.gate_up.{kind}" for i in layers for kind in kinds),
     }
     for parent in {t.part_of for t in parts}:
         whole, mine = tensors[parent], [t for t in parts if t.part_of == parent]
-        assert [t.name.split(".")[4] for t in mine] == ["q_proj", "k_proj", "v_proj"]
+        names = {"qkv": ["q_proj", "k_proj", "v_proj"], "gate_up": ["gate_proj", "up_proj"]}
+        assert [t.name.split(".")[4] for t in mine] == names[parent.split(".")[4]]
         assert whole.offset == mine[0].offset
         assert whole.offset % WEIGHT_ALIGNMENT == 0
         for one, after in pairwise(mine):
@@ -91,11 +97,11 @@ def test_only_the_cpu_graph_is_fused(bundles):
     for variant in ("contract", "plain"):
         path = bundles("qwen2", "int8") / "graphs" / f"{variant}.onnx"
         names = {i.name for i in onnx.load(path, load_external_data=False).graph.initializer}
-        assert "model.layers.0.self_attn.q_proj.weight.q8" in names
+        assert "model.layers.0.self_attn.q_proj.weight.u8" in names
         assert not any("qkv" in name for name in names)
     path = bundles("qwen2", "int8") / "graphs" / "cpu.onnx"
     names = {i.name for i in onnx.load(path, load_external_data=False).graph.initializer}
-    assert "model.layers.0.self_attn.qkv.weight.q8" in names
+    assert "model.layers.0.self_attn.qkv.weight.u8" in names
     assert not any("q_proj" in name for name in names)
 
 
@@ -131,12 +137,16 @@ def another_input(graph, key):
     key.replace_input_with(0, attention_of(graph, 0).outputs[0])
 
 
-def another_alpha(graph, key):
-    key.attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
+def another_block_size(graph, key):
+    key.attributes["block_size"] = ir.AttrInt64("block_size", 64)
 
 
 def no_bias(graph, key):
-    key.replace_input_with(2, None)
+    key.replace_input_with(4, None)
+
+
+def part_of_a_panel(graph, key):
+    key.attributes["N"] = ir.AttrInt64("N", 120)
 
 
 def read_twice(graph, key):
@@ -157,7 +167,15 @@ def constant_weight(graph, key):
 
 @pytest.mark.parametrize(
     "change",
-    [another_input, another_alpha, no_bias, read_twice, something_between, constant_weight],
+    [
+        another_input,
+        another_block_size,
+        no_bias,
+        part_of_a_panel,
+        read_twice,
+        something_between,
+        constant_weight,
+    ],
 )
 def test_one_layer_that_does_not_qualify_leaves_all_as_they_are(change, bundles):
     model = contract_model(bundles("qwen2"))
@@ -172,7 +190,7 @@ def test_one_layer_that_does_not_qualify_leaves_all_as_they_are(change, bundles)
 
 def test_weights_that_lie_apart_are_refused(bundles):
     model = contract_model(bundles("llama"))
-    weight = model.graph.initializers["model.layers.1.self_attn.k_proj.weight"]
+    weight = model.graph.initializers["model.layers.1.self_attn.k_proj.weight.f32"]
     old = weight.const_value
     weight.const_value = ir.ExternalTensor(
         old.location, old.offset + 64, old.length, old.dtype, shape=old.shape, name=old.name
@@ -181,12 +199,34 @@ def test_weights_that_lie_apart_are_refused(bundles):
         fuse_qkv(model.graph)
 
 
+def up_of_another_width(graph, gate):
+    gate.linears[1].attributes["N"] = ir.AttrInt64("N", 16)
+
+
+def up_of_other_rows(graph, gate):
+    gate.linears[1].replace_input_with(0, attention_of(graph, 0).outputs[0])
+
+
+def gate_read_twice(graph, gate):
+    norm = next(n for n in graph if n.op_type == "RMSNormalization")
+    norm.replace_input_with(0, gate.linears[0].outputs[0])
+
+
+@pytest.mark.parametrize("change", [up_of_another_width, up_of_other_rows, gate_read_twice])
+def test_a_gate_that_does_not_qualify_stays_as_it_is(change, bundles):
+    model = contract_model(bundles("qwen2"))
+    assert len(gates(model.graph)) == 3
+    change(model.graph, gates(model.graph)[1])
+    assert len(gates(model.graph)) == len(joined_gates(model.graph)) == 2
+    assert fuse_gates(model.graph) == 2
+
+
 # --- names and layout -------------------------------------------------------------------------
 
 
 def test_names():
-    names = [f"model.layers.3.self_attn.{p}_proj.weight.q4" for p in "qkv"]
-    assert joined_name(names) == "model.layers.3.self_attn.qkv.weight.q4"
+    names = [f"model.layers.3.self_attn.{p}_proj.weight.u4" for p in "qkv"]
+    assert joined_name(names, "qkv") == "model.layers.3.self_attn.qkv.weight.u4"
 
 
 def test_a_layout_keeps_joined_tensors_together():

@@ -16,6 +16,9 @@ from ortloom.exporter.verify.check import check_tokens
 from ortloom.exporter.verify.figures import FP32_TOLERANCE, compare
 from ortloom.exporter.verify.reference import load_model, model_logits
 from ortloom.exporter.verify.session import GraphRunner
+from ortloom.kernels import packing
+from ortloom.kernels.packed_contract import PackedAttributes
+from ortloom.kernels.packed_reference import unpacked_weight
 from ortloom.models.manifest import Manifest
 
 TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
@@ -182,6 +185,53 @@ def test_quantising_a_quantised_source_says_so(mixed, tiny, tmp_path):
     tiny.run_export(mixed[0], tmp_path / "out", quant="int4")
     assert Manifest.load(tmp_path / "out").quantization.requantised
     assert "re-quantised" in json.loads((tmp_path / "out" / "report.json").read_text())["note"]
+
+
+def stored_values(folder, manifest, name, rows):
+    """The fp32 values that the weight file holds of a matrix, whatever its form."""
+    file = manifest.weights[0]
+    data = np.memmap(folder / file.file.path, np.uint8, "r")
+    found = {}
+    for tensor in file.tensors:
+        base, _, suffix = tensor.name.rpartition(".")
+        kind = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
+        raw = data[tensor.offset : tensor.offset + tensor.length]
+        if tensor.name == name:  # a table that only the embedding reads, row by row
+            return raw.view(kind).reshape(tensor.shape)
+        if base == name:
+            found[suffix] = raw.view(kind).reshape(tensor.shape)
+    (form,) = set(found) - {"scales", "mins"}
+    panels = found.pop(form)
+    if not found:
+        return packing.unpack_float(panels, form, rows)
+    width = panels.shape[1] * (8 if form == "u4" else 4)
+    attributes = PackedAttributes(form, rows, width, width // found["scales"].shape[1])
+    return unpacked_weight(attributes, {"weight": panels, **found})
+
+
+def test_keep_stores_every_matrix_with_its_own_values(mixed, tiny, tmp_path):
+    path, stored = mixed
+    out = tmp_path / "out"
+    tiny.run_export(path, out, quant="keep", check=True)
+    manifest, file = Manifest.load(out), GgufFile(path)
+    quantization = manifest.quantization
+    assert (quantization.method, quantization.bits, quantization.requantised) == (
+        "source",
+        4,
+        False,
+    )
+    assert quantization.asked == "keep"
+    kinds = set()
+    for name, (kind, _) in stored.items():
+        info = file.tensors[name]
+        if len(info.shape) == 2:
+            rows = info.shape[0]
+            kept = stored_values(out, manifest, name, rows)
+            np.testing.assert_array_equal(kept, file.rows(name, 0, rows), err_msg=name)
+            kinds.add(kind)
+    assert kinds == set(TYPES)
+    report = json.loads((out / "report.json").read_text())
+    assert report["parity"]["targets"]["cpu"]["scheduled_against_one_shot_max_abs"] == 0
 
 
 def test_a_window_makes_it_mistral(tmp_path):

@@ -19,7 +19,7 @@ from ortloom.errors import (
     SourceInvalid,
     UnsupportedModel,
 )
-from ortloom.exporter import pipeline, weights
+from ortloom.exporter import packed_weights, pipeline
 from ortloom.exporter.options import ExportOptions
 from ortloom.exporter.plan import plan, require_resources
 from ortloom.exporter.progress import JsonProgress, LineProgress, RichProgress, progress_for
@@ -229,14 +229,14 @@ def test_check_writes_its_figures(tiny, checkpoints, tmp_path):
 
 def test_a_failed_check_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     """A weight that is wrong by one part in a thousand on its way into the file."""
-    real = weights.plain_job
+    real = packed_weights.packed_job
 
-    def wrong(name, shape, rows):
+    def wrong(name, form, shape, rows, blocks):
         if name != "model.layers.1.mlp.down_proj.weight":
-            return real(name, shape, rows)
-        return real(name, shape, lambda *place: rows(*place) * np.float32(1.001))
+            return real(name, form, shape, rows, blocks)
+        return real(name, form, shape, lambda *place: rows(*place) * np.float32(1.001), blocks)
 
-    monkeypatch.setattr("ortloom.exporter.graph_build.plain_job", wrong)
+    monkeypatch.setattr("ortloom.exporter.graph_build.packed_job", wrong)
     with pytest.raises(ParityFailed, match="logits differ") as caught:
         pipeline.export(
             options(checkpoints("llama"), tmp_path / "out", check=True), LineProgress(sys.stderr)

@@ -7,10 +7,12 @@ import onnxruntime
 import pytest
 
 from ortloom.errors import UnsupportedModel
+from ortloom.exporter.bodies import attach_body
+from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.rewrites import edit
 from ortloom.exporter.rewrites.batch_axis import drop_batch_axis
 from ortloom.exporter.rewrites.fold import fold_constants
-from ortloom.exporter.rewrites.quantized_linear import quantise_linears
+from ortloom.exporter.rewrites.packed_linear import pack_linears
 from ortloom.exporter.rewrites.reshape import merge_reshapes
 from ortloom.exporter.rewrites.rms_norm import fuse_rms_norm
 from ortloom.exporter.rewrites.rotary import Rotation, rotation_tables
@@ -44,6 +46,7 @@ def run(model, feeds, weights=()):
         kept = [i for i in proto.graph.initializer if i.name != name]
         del proto.graph.initializer[:]
         proto.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(array, name)])
+    attach_body(proto)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
@@ -113,7 +116,7 @@ def test_skip_norm_keeps_the_sum_for_the_next_layer():
     feeds = {"a": draw(5, 8), "b": draw(5, 8, seed=1), "w": draw(8, seed=2)}
     wanted = run(model, feeds)
     assert fuse_skip_norm(model.graph) == 1
-    assert ops(model) == ["SkipSimplifiedLayerNormalization"]
+    assert ops(model) == ["SkipRMSNorm"]
     assert [v.name for v in model.graph.outputs] == ["y", "sum"]
     got = run(model, feeds)
     np.testing.assert_allclose(got[0], wanted[0], rtol=2e-6)
@@ -230,7 +233,7 @@ def test_angles_that_need_more_than_the_position_are_refused():
         rotation_tables(spin, positions, 16)
 
 
-def test_linears_become_quantised_ones():
+def test_linears_become_packed_ones():
     model = parse(
         """
         g (float[t, 64] x, float[8, 64] w, float[8] b, float[8, 64] other) => (float[t, 8] y,
@@ -240,9 +243,11 @@ def test_linears_become_quantised_ones():
     )
     as_weight(model, "w", 8, 64)
     as_weight(model, "other", 8, 64)
-    assert quantise_linears(model.graph, {"w"}, 4) == {"w": False}
-    assert ops(model) == ["MatMulNBits", "Gemm"]
+    assert pack_linears(model.graph, {"w": PackedForm("u4", 32)}) == {"w"}
+    assert ops(model) == ["PackedLinear", "Gemm"]
     node = next(iter(model.graph))
-    assert [v.name if v else "" for v in node.inputs] == ["x", "w.q4", "w.scales", "", "", "b"]
-    assert set(model.graph.initializers) == {"w.q4", "w.scales", "other"}
+    assert [v.name if v else "" for v in node.inputs] == ["x", "w.u4", "w.scales", "", "b"]
+    assert set(model.graph.initializers) == {"w.u4", "w.scales", "other"}
+    shapes = [list(model.graph.initializers[n].shape) for n in ("w.u4", "w.scales")]
+    assert shapes == [[1, 8, 16, 4], [1, 2, 16]]
     assert [v.name for v in model.graph.outputs] == ["y", "z"]

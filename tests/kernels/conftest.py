@@ -1,17 +1,35 @@
 """Cases and runners that the kernel tests share, handed out as fixtures."""
 
-from dataclasses import dataclass
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
-from ortloom.kernels import isa, load
+from ortloom.kernels import isa, load, team
 from ortloom.kernels.contract import PagedAttentionAttributes
-from ortloom.kernels.probe_model import paged_attention_model
+from ortloom.kernels.probe_model import ELEMENT_TYPES, one_node_model, paged_attention_model
+
+HERE = str(Path(__file__).resolve().parent)
+if HERE not in sys.path:  # for packed_cases: tests are no package
+    sys.path.insert(0, HERE)
 
 RUNNABLE_TIERS = [t.name for t in isa.isa_report().tiers if not t.state.startswith("lacks")]
 TOLERANCE = 5e-6  # of the largest output
+CSRC = Path(__file__).resolve().parents[2] / "kernels" / "csrc"
+TEAM_SPIN = 50  # microseconds
+
+
+def use_threads(threads):
+    """The ops' threads are the library's team, whatever session runs them."""
+    if team.threads() != threads:
+        team.configure(threads, TEAM_SPIN)
 
 
 def session_options(threads=1):
@@ -48,13 +66,13 @@ class OpRunner:
         self._monkeypatch = monkeypatch
         self._sessions = {}
 
-    def session(self, attributes, names, threads=1, tier=None):
-        key = (attributes, tuple(sorted(names)), threads, tier)
+    def session(self, attributes, names, tier=None):
+        key = (attributes, tuple(sorted(names)), tier)
         if key not in self._sessions:
             with self._monkeypatch.context() as patch:
                 if tier is not None:
                     patch.setenv(isa.ISA_VARIABLE, tier)
-                options = session_options(threads)
+                options = session_options()
                 load.register(options)
             self._sessions[key] = ort.InferenceSession(
                 paged_attention_model(attributes, tuple(names)),
@@ -64,7 +82,53 @@ class OpRunner:
         return self._sessions[key]
 
     def __call__(self, attributes, inputs, threads=1, tier=None):
-        return run_bound(self.session(attributes, inputs, threads, tier), inputs)
+        use_threads(threads)
+        return run_bound(self.session(attributes, inputs, tier), inputs)
+
+
+class NodeRunner:
+    """Runs any other op of ours as a single-node model; keeps one session for each kind."""
+
+    def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
+        self._sessions = {}
+
+    def __call__(
+        self, op, slots, outputs, attributes, inputs, *, threads=1, tier=None, library=None
+    ):
+        """`attributes` is a contract's dataclass; uint16 inputs are bfloat16.
+
+        `library` is run in place of the installed one.
+        """
+        types = {
+            name: ("bfloat16" if array.dtype == np.uint16 else array.dtype.name, array.ndim)
+            for name, array in inputs.items()
+        }
+        key = (op, attributes, tuple(sorted(types.items())), tuple(outputs), tier, library)
+        if key not in self._sessions:
+            with self._monkeypatch.context() as patch:
+                if tier is not None:
+                    patch.setenv(isa.ISA_VARIABLE, tier)
+                options = session_options()
+                if library is None:
+                    load.register(options)
+                else:
+                    options.register_custom_ops_library(str(library))
+                model = one_node_model(op, asdict(attributes), slots, types, outputs)
+                self._sessions[key] = ort.InferenceSession(
+                    model, options, providers=["CPUExecutionProvider"]
+                )
+        use_threads(threads)
+        values = {}
+        kept = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        for name, array in kept.items():
+            values[name] = (
+                ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPES["bfloat16"])
+                if array.dtype == np.uint16
+                else ort.OrtValue.ortvalue_from_numpy(array)
+            )
+        got = self._sessions[key].run_with_ort_values(None, values)
+        return [np.array(value.numpy()) for value in got]
 
 
 @dataclass(frozen=True)
@@ -173,6 +237,58 @@ def run_op():
     patch = pytest.MonkeyPatch()
     yield OpRunner(patch)
     patch.undo()
+
+
+@pytest.fixture
+def run_node():
+    patch = pytest.MonkeyPatch()
+    yield NodeRunner(patch)
+    patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def one_thread_again():
+    yield
+    use_threads(1)
+
+
+class MutantCompiler:
+    """Builds the library from its sources with the portable tier alone, one line changed."""
+
+    FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-pthread")
+    BODIES = {"attention_body.h": "attention_portable", "linear_prepare.h": "linear_portable"}
+
+    def __init__(self, folder):
+        self._folder = folder
+        shutil.copytree(CSRC, folder, dirs_exist_ok=True)
+        sources = [path for path in sorted(folder.glob("*.cc")) if "_avx" not in path.name]
+        with ThreadPoolExecutor(2) as pool:
+            compiled = pool.map(
+                lambda path: self._compile(path.with_suffix(".o"), "-c", path), sources
+            )
+        self._objects = dict(zip((path.stem for path in sources), compiled, strict=True))
+
+    def _compile(self, output, *arguments):
+        command = [os.environ.get("CXX", "g++"), *self.FLAGS, "-o", output, *arguments]
+        subprocess.run([str(part) for part in command], check=True, timeout=300)
+        return output
+
+    def __call__(self, name, body, old, new):
+        header = self._folder / body
+        text = header.read_text()
+        assert text.count(old) == 1
+        header.write_text(text.replace(old, new))
+        changed = self.BODIES[body]
+        rest = [path for stem, path in self._objects.items() if stem != changed]
+        library = self._folder / f"lib{name}.so"
+        self._compile(library, "-O1", "-shared", self._folder / f"{changed}.cc", *rest)
+        header.write_text(text)
+        return library
+
+
+@pytest.fixture(scope="session")
+def compile_mutant(tmp_path_factory):
+    return MutantCompiler(tmp_path_factory.mktemp("mutants"))
 
 
 @pytest.fixture

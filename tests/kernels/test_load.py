@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import onnxruntime as ort
 import pytest
 
@@ -126,6 +127,13 @@ def test_only_the_documented_symbols_are_exported():
     assert {line.split()[-1] for line in out.splitlines()} == {
         "RegisterCustomOps",
         "OrtloomIsaReport",
+        "OrtloomSamplerArgmax",
+        "OrtloomSamplerCreate",
+        "OrtloomSamplerDescribe",
+        "OrtloomSamplerDestroy",
+        "OrtloomSamplerRun",
+        "OrtloomTeamConfigure",
+        "OrtloomTeamThreads",
     }
 
 
@@ -150,3 +158,10 @@ def test_sessions_outlive_the_options_and_each_other(run_op, steps, request_of, 
         gc.collect()
     again, *_ = run_op(attributes, inputs)
     assert (expected == again).all()
+
+
+def test_a_wrong_packed_linear_fails_the_self_test(monkeypatch):
+    real = load.packed_linear
+    monkeypatch.setattr(load, "packed_linear", lambda *given: real(*given) + np.float32(0.01))
+    with pytest.raises(KernelUnavailable, match="PackedLinear failed: y is off by"):
+        load.self_test()

@@ -15,6 +15,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FLOOR = "1.23.0"  # the oldest release that loads opset 23 (with IR version 11)
 ABI_ONLY = "1.19.2"  # opset 21, fallback for the shape query that came with 1.24
+SELECTED = {
+    FLOOR: "not sampling and not packing",  # they run no session
+    # Its Python API cannot make a bfloat16 value, so those inputs have no way in.
+    ABI_ONLY: "not sampling and not packing and not bf16 and not half_precision",
+}
 PACKAGES = ("numpy", "onnx>=1.23,<1.24", "pytest>=9", "hypothesis>=6.150")
 
 pytestmark = pytest.mark.full
@@ -58,7 +63,7 @@ def test_the_op_and_its_body_on(version, wheel):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ORTLOOM_", "PYTHON"))}
     out = run(
         python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full",
-        f"--confcutdir={HERE}", HERE, cwd=ROOT, env=clean, timeout=900,
+        f"--confcutdir={HERE}", "-k", SELECTED[version], HERE, cwd=ROOT, env=clean, timeout=900,
     )  # fmt: skip
     last = out.strip().splitlines()[-1]
     assert "passed" in last

@@ -10,6 +10,7 @@ from pathlib import Path
 from ortloom.checkpoint_cache import CheckpointCache
 from ortloom.environment import cache_root
 from ortloom.errors import ConfigError
+from ortloom.models.manifest import quant_name
 
 
 def run(tokens: list[str]) -> int:
@@ -65,8 +66,8 @@ def _remove(paths: list[Path]) -> int:
 def _describe(bundle: Path) -> tuple[str, str]:
     try:
         manifest = json.loads((bundle / "manifest.json").read_bytes())
-        bits = manifest["quantization"]["bits"]
-        return manifest["source"]["name"], f"int{bits}" if bits else manifest["dtypes"]["weights"]
+        quant = quant_name(manifest["quantization"]["method"], manifest["quantization"]["bits"])
+        return manifest["source"]["name"], quant or manifest["dtypes"]["weights"]
     except (OSError, ValueError, KeyError, TypeError):
         return "(manifest cannot be read)", "?"
 

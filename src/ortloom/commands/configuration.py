@@ -20,11 +20,20 @@ from ortloom.config import (
 )
 from ortloom.environment import Environment
 from ortloom.errors import ConfigError
+from ortloom.runtime.machine import affinity, processors
 
 T = TypeVar("T")
 
 MAX_BLOCK_SIZE = 256
-_FLOAT32 = ("auto", "float", "float32")
+MAX_THREADS = 256
+_DTYPES = {
+    "float": "fp32",
+    "float32": "fp32",
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+}
+"""vLLM's names of `--dtype` → the exporter's."""
 
 
 class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +96,8 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         provider=ProviderConfig(
             provider=read.word("--provider", "auto"),
             require=read.maybe("--require-provider", str),
-            threads=read.whole("--threads", 0) or 0,
+            threads=_threads(read),
+            cpu_affinity=_cpu_affinity(read),
         ),
         front=_front(read, env),
         log=_log(read, env),
@@ -277,24 +287,43 @@ def chat_template(value: str | None) -> str | None:
         ) from None
 
 
+def _threads(read: _Reader) -> int:
+    threads = read.whole("--threads", 0) or 0
+    if threads > MAX_THREADS:
+        raise ConfigError(f"argument --threads: {threads} is more than {MAX_THREADS}")
+    return threads
+
+
+def _cpu_affinity(read: _Reader) -> tuple[int, ...]:
+    text = read.maybe("--cpu-affinity", str)
+    if text is None:
+        return ()
+    try:
+        wanted = processors(text)
+    except ValueError as error:
+        raise ConfigError(f"argument --cpu-affinity: {error}") from None
+    foreign = sorted(wanted - affinity())
+    if foreign:
+        raise ConfigError(
+            f"argument --cpu-affinity: processor {foreign[0]} is not one this process may use"
+        )
+    return tuple(sorted(wanted))
+
+
 def _quant(read: _Reader) -> str | None:
     quant = read.maybe("--quant", str)
     alias = read.maybe("--quantization", str)
-    if alias is not None and alias not in ("int4", "int8"):
+    if alias is not None and alias not in ("int4", "int8", "keep"):
         raise ConfigError(
             f"argument --quantization: known, but not in this build yet: '{alias}' "
-            "(checkpoints are exported as int4, int8 or unquantised)"
+            "(checkpoints are exported as int4, int8, keep or unquantised)"
         )
     return quant or alias
 
 
 def _dtype(read: _Reader) -> str | None:
     dtype = read.maybe("--dtype", str)
-    if dtype is not None and dtype not in _FLOAT32:
-        raise ConfigError(
-            f"argument --dtype: known, but not in this build yet: '{dtype}' (float32 only)"
-        )
-    return None if dtype in (None, "auto") else "float32"
+    return None if dtype in (None, "auto") else _DTYPES[dtype]
 
 
 def _mapping(read: _Reader, name: str) -> dict[str, object]:

@@ -23,10 +23,21 @@ from ortloom.commands.export_check import check_existing
 from ortloom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ortloom.exporter.options import ExportOptions
+    from ortloom.exporter.options import Dtype, ExportOptions
 
 TARGETS = ("cpu", "plain")
 LATER_TARGETS = ("cuda", "tensorrt")
+
+
+DTYPES: dict[str, "Dtype"] = {
+    "fp32": "fp32",
+    "float32": "fp32",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+}
+"""Names of `--dtype` → the type they mean."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,9 +52,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("source", help="checkpoint folder or .gguf file")
     parser.add_argument("-o", "--output", metavar="DIR", help="bundle folder to make")
     parser.add_argument(
-        "--dtype", choices=("fp32", "float32"), default="fp32", help="element type (default fp32)"
+        "--dtype",
+        choices=tuple(DTYPES),
+        default="fp32",
+        help="element type of weight matrices that are not quantised (default fp32); activations "
+        "are fp32",
     )
-    parser.add_argument("--quant", choices=("int8", "int4"), help="weight-only quantisation")
+    parser.add_argument(
+        "--quant",
+        choices=("int8", "int4", "keep"),
+        help="int8, int4: round weight matrices; keep: every matrix in the source's own blocks and "
+        "element type, with its own values (GGUF)",
+    )
     parser.add_argument(
         "--targets",
         default=",".join(TARGETS),
@@ -82,7 +102,7 @@ def run(tokens: list[str]) -> int:
     if not output and not args.dry_run:
         raise ConfigError("the following arguments are required: -o/--output")
     if args.check and not args.force and not args.dry_run and _is_bundle(output):
-        check_existing(Path(args.source), Path(output), args.quant, targets)
+        check_existing(Path(args.source), Path(output), args.quant, DTYPES[args.dtype], targets)
         print(output)
         return 0
     if not args.dry_run:
@@ -92,7 +112,7 @@ def run(tokens: list[str]) -> int:
     options = ExportOptions(
         source=args.source,
         output=output,
-        dtype=args.dtype,
+        dtype=DTYPES[args.dtype],
         quant=args.quant,
         check=args.check,
         check_layers=args.check_layers,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ortloom import __version__
 from ortloom.errors import ArtefactStale, ManifestError
-from ortloom.models.manifest import Manifest
+from ortloom.models.manifest import WEIGHT_TYPES, Manifest
 from ortloom.models.source_key import file_sha256, source_files
 
 
 def check_existing(
-    source: Path, output: Path, quant: str | None, targets: Sequence[str]
+    source: Path, output: Path, quant: str | None, dtype: str, targets: Sequence[str]
 ) -> Manifest:
     """Check a bundle against its own manifest and against the source and options.
 
@@ -26,21 +26,22 @@ def check_existing(
         manifest.verify_weights(output)
     except ManifestError as error:
         raise ArtefactStale(f"'{output}' is not intact: {error}") from None
-    for reason in _differences(manifest, source, quant, targets):
+    for reason in _differences(manifest, source, quant, dtype, targets):
         raise ArtefactStale(f"'{output}' is stale: {reason}")
     return manifest
 
 
 def _differences(
-    manifest: Manifest, source: Path, quant: str | None, targets: Sequence[str]
+    manifest: Manifest, source: Path, quant: str | None, dtype: str, targets: Sequence[str]
 ) -> list[str]:
     reasons: list[str] = []
     if manifest.producer.version != __version__:
         reasons.append(f"made by ortloom {manifest.producer.version}, this is {__version__}")
-    bits = manifest.quantization.bits
-    have = f"int{bits}" if bits else None
-    if have != quant:
+    have = manifest.quantization.asked
+    if have != quant and not (quant == "keep" and have is None):
         reasons.append(f"quantisation is {have or 'none'}, asked for {quant or 'none'}")
+    if manifest.dtypes.weights != WEIGHT_TYPES[dtype]:
+        reasons.append(f"weights are {manifest.dtypes.weights}, asked for {WEIGHT_TYPES[dtype]}")
     missing = sorted(set(targets) - set(manifest.targets))
     if missing:
         reasons.append(f"it has no target {', '.join(missing)}")

@@ -1,10 +1,12 @@
-"""`ortloom serve --help`, `--help=all`, `--help=<group or word>`."""
+"""`--help`, `--help=all`, `--help=<group or word>` of a command with a flag table."""
 
 import textwrap
+from collections.abc import Mapping
 
 from ortloom.flags import GROUPS, Flag, FlagTable
 
 USAGE = "usage: ortloom serve [model] [options]"
+ABOUT = "Serve a bundle, a checkpoint folder or a .gguf file over the OpenAI HTTP API."
 
 _TIP = (
     "Structured options take one JSON document or dotted keys:\n"
@@ -13,8 +15,8 @@ _TIP = (
 )
 _FOOTER = (
     "  --help=all          every option\n"
-    "  --help=<group>      the options of one group, as --help=ModelConfig\n"
-    "  --help=<word>       every option whose name has the word, as --help=max-num-seqs\n"
+    "  --help=<group>      the options of one group, as --help={group}\n"
+    "  --help=<word>       every option whose name has the word, as --help={word}\n"
 )
 _NOT_HERE = {
     "later": "not in this build yet",
@@ -24,19 +26,33 @@ _NOT_HERE = {
 }
 
 
-def help_text(word: str | None, table: FlagTable) -> str:
-    """The text of one help request; `word` None is the overview."""
+def help_text(
+    word: str | None,
+    table: FlagTable,
+    groups: Mapping[str, str] = GROUPS,
+    usage: str = USAGE,
+    about: str = ABOUT,
+) -> str:
+    """The text of one help request.
+
+    Args:
+        word: what was asked for; None is the overview.
+        table: the command's flags.
+        groups: what each of its groups is, in the order they are shown.
+        usage: first line.
+        about: what the command does.
+    """
     if word is None or _plain(word) == "listgroup":
-        return _overview()
+        return _overview(table, groups, usage, about)
     if _plain(word) in ("all", "page"):
-        parts = [USAGE, ""]
-        for group in GROUPS:
-            parts += [f"{group}: {GROUPS[group]}", *_rows(_of(group, table), table), ""]
+        parts = [usage, ""]
+        for group, text in groups.items():
+            parts += [f"{group}: {text}", *_rows(_of(group, table), table), ""]
         return "\n".join([*parts, _TIP])
-    for group in GROUPS:
+    for group, text in groups.items():
         if _plain(group) == _plain(word):
             rows = _rows(_of(group, table), table)
-            return "\n".join([f"{group}: {GROUPS[group]}", *rows, "", _TIP])
+            return "\n".join([f"{group}: {text}", *rows, "", _TIP])
     fits = [flag for flag in table.flags if _matches(flag, _plain(word))]
     if not fits:
         return f"no group or option matches '{word}'; see --help or --help=all\n"
@@ -56,17 +72,20 @@ def _of(group: str, table: FlagTable) -> list[Flag]:
     return [flag for flag in table.flags if flag.group == group]
 
 
-def _overview() -> str:
-    width = max(map(len, GROUPS)) + 2
+def _overview(table: FlagTable, groups: Mapping[str, str], usage: str, about: str) -> str:
+    names = [flag.name.removeprefix("--") for flag in table.flags]
+    group = "ModelConfig" if "ModelConfig" in groups else next(iter(groups))
+    word = "max-num-seqs" if "max-num-seqs" in names else names[0]
+    width = max(map(len, groups)) + 2
     lines = [
-        USAGE,
+        usage,
         "",
-        "Serve a bundle, a checkpoint folder or a .gguf file over the OpenAI HTTP API.",
+        about,
         "",
         "Config Groups:",
-        *(f"  {group:<{width}}{text}" for group, text in GROUPS.items()),
+        *(f"  {group:<{width}}{text}" for group, text in groups.items()),
         "",
-        _FOOTER,
+        _FOOTER.format(group=group, word=word),
     ]
     return "\n".join(lines)
 

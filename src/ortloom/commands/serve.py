@@ -30,18 +30,18 @@ SECRET_FLAGS = frozenset({"--api-key", "--hf-token"})
 def run(tokens: list[str]) -> int:
     """Run the command; returns the exit code of the supervisor."""
     table = flag_table()
-    word = _help_request(tokens)
+    word = help_request(tokens)
     if word is not None:
         from ortloom.commands.help_text import help_text
 
-        _show_help(help_text(word or None, table), paged=word == "page")
+        show_help(help_text(word or None, table), paged=word == "page")
         return 0
     env = read_environment()
     args, plan = make_plan(tokens, env, table)
     blank_arguments(_secrets(args))
     _warn_about_environment(env, args)
     _print_start(args, plan)
-    config = _with_bundle(plan)
+    config = with_bundle(plan)
     from ortloom.server.supervisor import run as supervise
 
     return supervise(config)
@@ -78,8 +78,8 @@ def parse(tokens: list[str], table: FlagTable) -> Arguments:
     )
 
 
-def _help_request(tokens: list[str]) -> str | None:
-    """None = no help asked for, empty = the overview, else the word."""
+def help_request(tokens: list[str]) -> str | None:
+    """The help that is asked for: None = none, empty = the overview, else the word."""
     for token in tokens:
         if token in ("-h", "--help"):
             return ""
@@ -88,7 +88,8 @@ def _help_request(tokens: list[str]) -> str | None:
     return None
 
 
-def _show_help(text: str, paged: bool) -> None:
+def show_help(text: str, paged: bool) -> None:
+    """Print a help text, through a pager where asked for and on a terminal."""
     if paged and sys.stdout.isatty():
         import pydoc
 
@@ -138,7 +139,7 @@ def _non_default(args: Arguments, plan: ServePlan) -> Mapping[str, object]:
     return shown
 
 
-def _with_bundle(plan: ServePlan) -> Config:
+def with_bundle(plan: ServePlan) -> Config:
     """The configuration with `model.bundle` a bundle folder, exporting a checkpoint if needed."""
     model = Path(plan.config.model.bundle)
     if (model / "manifest.json").is_file():
@@ -165,7 +166,7 @@ def _exported(model: Path, plan: ServePlan) -> Path:
             f"'{model}' is neither a bundle (no manifest.json) nor a checkpoint (a folder with "
             "config.json, or a .gguf file)"
         )
-    options = {"dtype": "fp32"}
+    options = {"dtype": plan.dtype or "fp32"}
     if plan.quant is not None:
         options["quant"] = plan.quant
     cache = CheckpointCache(plan.bundle_cache or cache_root())
@@ -180,17 +181,19 @@ def _check_bundle_fits(bundle: Path, plan: ServePlan) -> None:
     """Export options cannot change a finished bundle: refuse any it does not already have."""
     if plan.quant is None and plan.dtype is None:
         return
+    from ortloom.models.manifest import WEIGHT_TYPES, quant_name
+
     try:
         manifest = json.loads((bundle / "manifest.json").read_bytes())
-        bits = manifest["quantization"]["bits"]
-        dtype = manifest["dtypes"]["activations"]
+        quant = quant_name(manifest["quantization"]["method"], manifest["quantization"]["bits"])
+        dtype = manifest["dtypes"]["weights"]
     except (OSError, ValueError, KeyError, TypeError):
         return  # the engine reads the manifest with all its checks and says what is wrong
-    if plan.quant is not None and plan.quant != f"int{bits}":
-        have = f"int{bits}" if bits else "unquantised"
+    if plan.quant is not None and plan.quant != quant:
+        have = quant or "unquantised"
         raise ConfigError(
             f"argument --quant: the bundle '{bundle}' is {have} and cannot be changed; "
             f"export it again with --quant {plan.quant}"
         )
-    if plan.dtype is not None and plan.dtype != dtype:
+    if plan.dtype is not None and WEIGHT_TYPES[plan.dtype] != dtype:
         raise ConfigError(f"argument --dtype: the bundle '{bundle}' is {dtype}")

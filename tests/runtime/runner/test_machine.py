@@ -3,6 +3,8 @@
 import mmap
 from pathlib import Path
 
+import pytest
+
 from ortloom.runtime import machine
 
 
@@ -109,3 +111,11 @@ def test_peak_shows_memory_that_was_given_back():
     region.close()
     assert machine.peak_bytes() - before > 60 * 2**20
     assert machine.resident_bytes() - before < 40 * 2**20
+
+
+def test_processor_lists():
+    assert machine.processors("0-3,8") == {0, 1, 2, 3, 8}
+    assert machine.processors(" 5 ") == {5}
+    for text in ("", "a", "1-", "-1", "3-2", "1,,2", "0-4096"):
+        with pytest.raises(ValueError, match=r"range|list"):
+            machine.processors(text)

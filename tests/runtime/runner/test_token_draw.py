@@ -31,7 +31,7 @@ def slow_kept(row, top_k, top_p, min_p):
 
 
 def draw(row, top_k=0, top_p=1.0, min_p=0.0, random=0.5):
-    return draw_token(row, top_k, top_p, min_p, random, np.empty_like(row))
+    return draw_token(row, top_k, top_p, min_p, random)
 
 
 def rows(rng, vocab, kind):

@@ -1,0 +1,46 @@
+"""Which stored form each parameter of a model gets."""
+
+from ortloom.exporter.options import Storage
+from ortloom.exporter.packed_form import PackedForm
+from ortloom.exporter.quantize import BLOCK
+from ortloom.exporter.sources.checkpoint import Checkpoint
+from ortloom.kernels.packed_contract import ACTIVATION_GROUP, Format
+
+FLOATS: dict[str, Format] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+"""`--dtype` → format of matrices that are not quantised."""
+
+
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a parameter is a weight matrix [N, K]."""
+    return len(shape) == 2 and name.endswith(".weight")
+
+
+def choose_form(
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    read_as_linear: bool,
+    storage: Storage,
+    checkpoint: Checkpoint | None,
+) -> PackedForm | None:
+    """The stored form of a parameter; None = fp32, row by row.
+
+    Args:
+        name: of the parameter.
+        shape: of the parameter.
+        read_as_linear: False for a table that only an embedding reads.
+        storage: what was asked for.
+        checkpoint: the source; None where only sizes of rounded weights are asked for.
+    """
+    if not is_matrix(name, shape):
+        return None
+    plain, quant = PackedForm(FLOATS[storage.dtype]), storage.quant
+    if quant == "keep":
+        own = None if checkpoint is None else checkpoint.block_form(name)
+        if own is not None:
+            return own
+    elif quant is not None and read_as_linear and shape[1] % ACTIVATION_GROUP == 0:
+        return PackedForm("u4" if quant == "int4" else "u8", BLOCK)
+    if not read_as_linear and plain.format == "f32":
+        return None
+    return plain

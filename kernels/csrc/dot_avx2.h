@@ -1,0 +1,133 @@
+// Integer dot products, half-precision loads and rounding of activations with AVX2 and F16C.
+// Included after vec_avx2.h.
+#ifndef ORTLOOM_DOT_AVX2_H_
+#define ORTLOOM_DOT_AVX2_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+constexpr int kQuantisedRows = 3;  // 3 rows x 2 vectors: 6 integer and 6 fp32 sums
+constexpr int kFloatingRows = 6;   // 6 rows x 2 vectors: 12 sums
+constexpr int kPanelsAtOnce = 1;
+constexpr bool kShiftsDots = false;
+constexpr int kPrefetchBytes = 2048;
+
+struct IVec {
+  __m256i v;
+};
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch_second(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // into the second cache
+inline IVec load_codes(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+inline void store_codes(uint8_t* p, IVec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
+}
+inline IVec low_nibbles(IVec a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
+inline IVec high_nibbles(IVec a) {
+  return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))};
+}
+inline Vec to_float(IVec a) { return {_mm256_cvtepi32_ps(a.v)}; }
+inline Vec as_float(IVec a) { return {_mm256_castsi256_ps(a.v)}; }
+inline Vec load_half(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Vec load_brain(const uint16_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16))};
+}
+// Four neighbouring codes of an activation row in every lane.
+struct Quad {
+  __m256i v;
+  explicit Quad(int32_t codes) : v(_mm256_set1_epi32(codes)) {}
+};
+
+// maddubs adds two products in 16 bits, which 255 * 127 * 2 would leave. So the sign of
+// code - 128 moves to the activation: 128 * 127 * 2 fits.
+constexpr int kByteOffset = 128;  // integer sums are those of code - kByteOffset
+
+struct ByteWeights {
+  __m256i centred, magnitude;
+  ByteWeights() = default;
+  explicit ByteWeights(IVec a)
+      : centred(_mm256_xor_si256(a.v, _mm256_set1_epi8(static_cast<char>(0x80)))),
+        magnitude(_mm256_abs_epi8(centred)) {}
+};
+struct SmallWeights {
+  __m256i v;
+  SmallWeights() = default;
+  explicit SmallWeights(IVec a) : v(a.v) {}
+};
+struct ByteSum {
+  __m256i v;
+};
+// Pairs in 16 bits: a span has 8 steps, and 8 * 2 * 15 * 127 fits.
+struct SmallSum {
+  __m256i v;
+};
+
+template <class Sum>
+inline Sum begin_sum(int32_t start);
+template <>
+inline ByteSum begin_sum<ByteSum>(int32_t start) {
+  return {_mm256_set1_epi32(start)};
+}
+template <>
+inline SmallSum begin_sum<SmallSum>(int32_t) {
+  return {_mm256_setzero_si256()};
+}
+inline void add_dot(ByteSum* sum, const ByteWeights& w, Quad a) {
+  const __m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(a.v, w.centred));
+  sum->v = _mm256_add_epi32(sum->v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+inline void add_dot(SmallSum* sum, SmallWeights w, Quad a) {
+  sum->v = _mm256_add_epi16(sum->v, _mm256_maddubs_epi16(w.v, a.v));
+}
+inline IVec end_sum(ByteSum sum, int32_t) { return {sum.v}; }
+inline IVec end_sum(SmallSum sum, int32_t start) {
+  return {_mm256_add_epi32(_mm256_madd_epi16(sum.v, _mm256_set1_epi16(1)),
+                           _mm256_set1_epi32(start))};
+}
+
+inline int32_t reduce_add_int(__m256i a) {
+  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+
+// The largest magnitude of 32 values as bits: ordered like the values, and NaN above infinity.
+inline int32_t largest_bits(const float* x) {
+  const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+  __m256i top = _mm256_setzero_si256();
+  for (int i = 0; i < 32; i += 8) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+    top = _mm256_max_epi32(top, _mm256_and_si256(bits, mask));
+  }
+  __m128i q = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+  q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+
+// rint(x * factor) of 32 values, as bytes; `sums` gets the sum of each half.
+inline void round_values(const float* x, float factor, int8_t* codes, int32_t* sums) {
+  __m256i q[4];
+  for (int i = 0; i < 4; ++i) {
+    q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(factor)));
+  }
+  sums[0] = reduce_add_int(_mm256_add_epi32(q[0], q[1]));
+  sums[1] = reduce_add_int(_mm256_add_epi32(q[2], q[3]));
+  // The packs work within halves; the permutation puts the quarters in order.
+  const __m256i bytes =
+      _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+  _mm256_storeu_si256(
+      reinterpret_cast<__m256i*>(codes),
+      _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+}
+
+}  // namespace
+
+#endif  // ORTLOOM_DOT_AVX2_H_

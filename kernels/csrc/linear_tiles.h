@@ -1,0 +1,238 @@
+// Register tiles of the packed linear: R rows of x against NP panels of W.
+// Included after a vec_*.h and a dot_*.h; internal linkage for the reason given in attention_body.h.
+//
+// One fp32 chain for each element of y, whatever the tile: over the spans of K in ascending order
+// in quantised formats, over k in floating ones. Sums live in `sums` between calls, so that K may be
+// cut anywhere (at span borders) without a change of a bit.
+#ifndef ORTLOOM_LINEAR_TILES_H_
+#define ORTLOOM_LINEAR_TILES_H_
+
+#include <type_traits>
+
+#include "linear.h"
+
+namespace {
+
+using ortloom::kPanel;
+using ortloom::kSlots;
+
+constexpr int kPanelVectors = kPanel / Vec::kLanes;
+constexpr int kAheadBytes = 64, kAheadStep = 4;
+constexpr int kCodeBytes = Vec::kLanes * 4;  // codes in a vector of weights
+
+// How the codes lie: bytes, nibbles, or nibbles already spread to bytes (so below 16).
+enum class Codes { kBytes, kNibbles, kSpread };
+
+// How an integer sum becomes scale * dot (+ min * total):
+//   kPlain   converted, then multiplied.
+//   kMins    the same with a minimum.
+//   kShifted fp16 scales without minima, where the tier asks for it (kShiftsDots): the sum begins at
+//            the bits of 1.5 * 2^23, so that its bits are the fp32 number 1.5 * 2^23 + dot, and
+//            fma(scale, that, -scale * 1.5 * 2^23) saves the conversion. scale * 1.5 * 2^23 is exact
+//            (11 bits times 2), so the one rounding is that of scale * dot.
+enum class Finish { kPlain, kMins, kShifted };
+constexpr int32_t kShiftBits = 0x4b400000;
+constexpr float kShift = 12582912.0f;
+
+struct QuantisedTile {
+  const uint8_t* codes[kSlots];   // of the panel, at the first span
+  const uint8_t* scales[kSlots];  // of the panel, all of K; fp16 or fp32
+  const uint8_t* mins[kSlots];
+  bool half_scales;
+  int64_t first_span, spans;
+  int64_t spans_per_scale;
+  // Of the tile of rows, all of K.
+  const int32_t* x;
+  const float* x_scales;
+  const int32_t* starts;
+  const float* totals;
+  float* sums[kSlots];   // [R][16]
+  const uint8_t* ahead;  // kAheadBytes a span to ask for
+};
+
+inline Vec load_scale(const uint8_t* base, bool half, int64_t index) {
+  return half ? load_half(reinterpret_cast<const uint16_t*>(base) + index)
+              : load(reinterpret_cast<const float*>(base) + index);
+}
+
+template <int R, int NP, Codes C, int SPAN, Finish F>
+void quantised_tile(const QuantisedTile& t) {
+  constexpr bool kSmall = C != Codes::kBytes;
+  using Weights = typename std::conditional<kSmall, SmallWeights, ByteWeights>::type;
+  using Sum = typename std::conditional<kSmall, SmallSum, ByteSum>::type;
+  constexpr int kDots = C == Codes::kNibbles ? 2 : 1;
+  constexpr int kSteps = SPAN / 4 / kDots;
+  constexpr int kSpansPerGroup = ortloom::kActivationGroup / SPAN;
+  Vec y[R][NP][kPanelVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) {
+        y[r][p][v] = load(t.sums[p] + r * kPanel + v * Vec::kLanes);
+      }
+    }
+  }
+  const uint8_t* codes[NP];
+  for (int p = 0; p < NP; ++p) codes[p] = t.codes[p];
+  const int32_t* x = t.x + t.first_span * (SPAN / 4) * R;
+  for (int64_t s = t.first_span; s < t.first_span + t.spans; ++s) {
+    const int32_t* starts = t.starts + s * R;
+    if (R > 2) prefetch_second(t.ahead + (s - t.first_span) * kAheadBytes);
+    Sum sum[R][NP][kPanelVectors];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kPanelVectors; ++v) sum[r][p][v] = begin_sum<Sum>(starts[r]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kSteps; ++i) {
+      Weights w[kDots][NP][kPanelVectors];
+#pragma GCC unroll 2
+      for (int p = 0; p < NP; ++p) {
+        if (R <= 2) prefetch(codes[p] + i * 4 * kPanel + kPrefetchBytes);
+#pragma GCC unroll 4
+        for (int v = 0; v < kPanelVectors; ++v) {
+          const IVec raw = load_codes(codes[p] + i * 4 * kPanel + v * kCodeBytes);
+          if constexpr (C == Codes::kNibbles) {
+            w[0][p][v] = SmallWeights(low_nibbles(raw));
+            w[kDots - 1][p][v] = SmallWeights(high_nibbles(raw));
+          } else {
+            w[0][p][v] = Weights(raw);
+          }
+        }
+      }
+#pragma GCC unroll 2
+      for (int d = 0; d < kDots; ++d) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const Quad a(x[(i * kDots + d) * R + r]);
+#pragma GCC unroll 2
+          for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+            for (int v = 0; v < kPanelVectors; ++v) add_dot(&sum[r][p][v], w[d][p][v], a);
+          }
+        }
+      }
+    }
+    x += SPAN / 4 * R;
+    const int64_t block = s / t.spans_per_scale * kPanel;
+    const float* x_scales = t.x_scales + s / kSpansPerGroup * R;
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+      codes[p] += SPAN / 4 / kDots * 4 * kPanel;
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) {
+        const Vec scale = load_scale(t.scales[p], t.half_scales, block + v * Vec::kLanes);
+        Vec other = zero();
+        if constexpr (F == Finish::kMins) {
+          other = load_scale(t.mins[p], t.half_scales, block + v * Vec::kLanes);
+        }
+        if constexpr (F == Finish::kShifted) other = mul(scale, splat(-kShift));
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const IVec dot = end_sum(sum[r][p][v], starts[r]);
+          Vec part;
+          if constexpr (F == Finish::kMins) {
+            part = fma(scale, to_float(dot), mul(other, splat(t.totals[s * R + r])));
+          } else if constexpr (F == Finish::kShifted) {
+            part = fma(scale, as_float(dot), other);
+          } else {
+            part = mul(scale, to_float(dot));
+          }
+          y[r][p][v] = fma(splat(x_scales[r]), part, y[r][p][v]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) {
+        store(t.sums[p] + r * kPanel + v * Vec::kLanes, y[r][p][v]);
+      }
+    }
+  }
+}
+
+struct FloatingTile {
+  const void* weights[kSlots];  // of the panel, at the first k
+  int64_t count;
+  const float* x;       // of the tile of rows, at the first k
+  float* sums[kSlots];   // [R][16]
+  const uint8_t* ahead;  // kAheadBytes every kAheadStep to ask for
+};
+
+struct Single {
+  using Type = float;
+  static Vec widen(const float* p) { return load(p); }
+};
+struct Half {
+  using Type = uint16_t;
+  static Vec widen(const uint16_t* p) { return load_half(p); }
+};
+struct Brain {
+  using Type = uint16_t;
+  static Vec widen(const uint16_t* p) { return load_brain(p); }
+};
+
+template <int R, int NP, class F>
+void floating_tile(const FloatingTile& t) {
+  using Type = typename F::Type;
+  Vec y[R][NP][kPanelVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) {
+        y[r][p][v] = load(t.sums[p] + r * kPanel + v * Vec::kLanes);
+      }
+    }
+  }
+  const Type* weights[NP];
+  for (int p = 0; p < NP; ++p) weights[p] = static_cast<const Type*>(t.weights[p]);
+  const float* x = t.x;
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < t.count; ++k) {
+    if (R > 2 && k % kAheadStep == 0) prefetch_second(t.ahead + k / kAheadStep * kAheadBytes);
+    Vec w[NP][kPanelVectors];
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+      if (R <= 2) prefetch(weights[p] + k * kPanel + kPrefetchBytes / sizeof(Type));
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) {
+        w[p][v] = F::widen(weights[p] + k * kPanel + v * Vec::kLanes);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Vec a = splat(x[k * R + r]);
+#pragma GCC unroll 2
+      for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kPanelVectors; ++v) y[r][p][v] = fma(a, w[p][v], y[r][p][v]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) {
+        store(t.sums[p] + r * kPanel + v * Vec::kLanes, y[r][p][v]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+#endif  // ORTLOOM_LINEAR_TILES_H_

@@ -1,0 +1,72 @@
+"""What the sampler keeps of one request between steps."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortloom.runtime.logits_processors import LogitsProcessors
+from ortloom.runtime.request import Request
+from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.runtime.scheduler_output import RowResult
+from ortloom.runtime.structured_output import GrammarCompiler, GrammarState
+
+if TYPE_CHECKING:
+    from ortloom.runtime.native_sampler import NativeRow
+
+NOT_FINITE = "the model produced logits that are not finite"
+NOTHING_ALLOWED = "no token is allowed by the constraints of this request"
+GRAMMAR_PARAM = "structured_outputs"
+
+
+def restricting(params: SamplingParams) -> str:
+    """The field that leaves no token to choose."""
+    if params.structured_output is not None:
+        return GRAMMAR_PARAM
+    return "bad_words" if params.allowed_token_ids is None else "allowed_token_ids"
+
+
+@dataclass(slots=True)
+class SamplingState:
+    """Follows the output tokens of `request`."""
+
+    request: Request
+    processors: LogitsProcessors
+    grammar: GrammarState | None
+    plain: bool  # greedy, nothing changes the logits, nothing to report
+    observed: int = 0  # output tokens the processors have counted
+    native: "NativeRow | None" = None  # what the op library is given, once it has been used
+
+    @classmethod
+    def start(cls, request: Request, vocab_size: int, grammars: GrammarCompiler) -> "SamplingState":
+        """The state of a request whose output has not been looked at.
+
+        Raises:
+            InvalidRequest: its grammar cannot be compiled.
+        """
+        params = request.sampling
+        processors = LogitsProcessors(params, request.prompt_token_ids, vocab_size)
+        grammar = None
+        if params.structured_output is not None:
+            ends = params.eos_token_ids + params.secondary_eos_token_ids
+            grammar = grammars.start(params.structured_output, ends)
+        plain = (
+            params.greedy and params.logprobs is None and grammar is None and not processors.active
+        )
+        return cls(request, processors, grammar, plain)
+
+    def observe(self) -> None:
+        """Count the output tokens that are new since the last call."""
+        tokens = self.request.token_ids
+        known = len(self.request.prompt_token_ids) + self.observed
+        if len(tokens) > known:
+            self.processors.observe(tokens[known:])
+            self.observed += len(tokens) - known
+
+    def grammar_failure(self) -> RowResult | None:
+        """The result of a row whose grammar cannot go on, if it cannot."""
+        if self.grammar is None or self.grammar.error is None:
+            return None
+        return RowResult(error=self.grammar.error, error_param=GRAMMAR_PARAM)
+
+    def nothing_allowed(self) -> RowResult:
+        """The result of a row whose constraints leave no token."""
+        return RowResult(error=NOTHING_ALLOWED, error_param=restricting(self.request.sampling))

@@ -1,0 +1,1 @@
+"""Measuring: an HTTP load client, data sets of prompts, statistics, and runs in this process."""

@@ -1,0 +1,40 @@
+"""The engine configuration of the benchmarks that load a bundle themselves."""
+
+import msgspec
+
+from ortloom.commands.bench.options import Options
+from ortloom.commands.configuration import build_plan
+from ortloom.commands.contradictions import check_contradictions
+from ortloom.commands.serve import with_bundle
+from ortloom.config import Config
+from ortloom.environment import read_environment
+from ortloom.errors import ConfigError
+from ortloom.logs import say
+
+
+def engine_config(options: Options, command: str, prefix_caching: bool | None = None) -> Config:
+    """The configuration that the engine flags and the environment give.
+
+    A checkpoint is exported into the cache first, as `ortloom serve` does.
+
+    Args:
+        options: the flags.
+        command: the benchmark's name.
+        prefix_caching: what holds where no flag says it; None = the engine's default.
+
+    Raises:
+        OrtloomError: a flag is wrong, or the model cannot be used.
+    """
+    args = options.args
+    if not args.positionals and not args.get("--model"):
+        raise ConfigError(f"no model is named: ortloom bench {command} MODEL")
+    check_contradictions(args)
+    plan = build_plan(args, read_environment())
+    for line in plan.notices:
+        say(f"warning: {line}")
+    config = with_bundle(plan)
+    said = options.given("--enable-prefix-caching") or options.given("--enable-radix-attention")
+    if prefix_caching is None or said:
+        return config
+    cache = msgspec.structs.replace(config.cache, enable_prefix_caching=prefix_caching)
+    return msgspec.structs.replace(config, cache=cache)
