@@ -6,6 +6,7 @@ maps: page-aligned, zero, and backed by memory only where a block was written.
 
 import math
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,9 @@ from ortloom.models.manifest import Graph, TensorSpec
 
 ONNX_ELEMENT_TYPES = {"float32": 1, "int8": 3, "float16": 10, "bfloat16": 16}
 """ONNX's numbers of the element types a pool may have."""
+
+HUGE_PAGE_POOL = 4 << 20
+"""Bytes of a pool from which large pages are asked for."""
 
 _STORAGE = {"float32": np.float32, "int8": np.int8, "float16": np.float16, "bfloat16": np.uint16}
 
@@ -81,6 +85,10 @@ def host_pool(spec: PoolSpec, num_blocks: int, block_size: int) -> ort.OrtValue:
     size = math.prod(shape) * storage.itemsize
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     region = mmap.mmap(-1, size, flags=flags | getattr(mmap, "MAP_NORESERVE", 0))
+    if size >= HUGE_PAGE_POOL and hasattr(mmap, "MADV_HUGEPAGE"):
+        # Attention reads blocks from all over the pool: with small pages it waits for page walks.
+        with suppress(OSError):  # a kernel without huge pages
+            region.madvise(mmap.MADV_HUGEPAGE)
     array: NDArray[np.generic] = np.frombuffer(region, storage).reshape(shape)
     if spec.dtype == "bfloat16":
         element = ONNX_ELEMENT_TYPES[spec.dtype]

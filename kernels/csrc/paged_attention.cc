@@ -14,13 +14,17 @@ namespace {
 // takes. A wake-up costs as much as the inline work it would save.
 constexpr int64_t kInlineWork = 200'000;
 constexpr int64_t kStoreTokens = 16;
+// Query rows up to which a tile waits for memory more than it computes.
+constexpr int64_t kFewRows = 16;
 // A tile with more than 1/16 of the call's work is split by partition.
 constexpr int64_t kSplitShare = 16;
 
 struct Task {
   size_t tile;
+  size_t tiles;       // so many neighbours: KV heads of one token tile
   int64_t partition;  // -1: all of the tile's partitions
   size_t partial;     // where its result goes, in floats
+  size_t stride;      // floats from a tile's result to the next one's
 };
 
 struct SplitTile {
@@ -70,21 +74,30 @@ void build(Plan* plan, const StepSizes& sizes) {
   // partition by partition, so that neighbouring tasks read neighbouring memory.
   size_t partial = 0;
   const size_t neighbours = static_cast<size_t>(step.kv_heads);
+  // A few rows only wait for memory. A pool row holds all heads: read by one thread it comes in as
+  // one stream, by several each fetches ahead into what is the others'.
+  const size_t enough = 2 * static_cast<size_t>(team::threads());
+  const bool many_tiles = plan->tiles.size() / neighbours >= enough;
   for (size_t i = 0; i < plan->tiles.size(); i += neighbours) {
     const QueryTile& tile = plan->tiles[i];
     const PartitionRange range = visible_partitions(step, tile);
     const size_t parts = static_cast<size_t>(range.last - range.first);
+    const bool few_rows = tile.count * group <= kFewRows;
     const bool split = plan->work >= kInlineWork && parts > 1 &&
                        tile_work(step, tile) * kSplitShare > plan->work;
     if (!split) {
-      for (size_t h = 0; h < neighbours; ++h) plan->tasks.push_back({i + h, -1, 0});
+      const size_t together = few_rows && many_tiles ? neighbours : 1;
+      for (size_t h = 0; h < neighbours; h += together) {
+        plan->tasks.push_back({i + h, together, -1, 0, 0});
+      }
       continue;
     }
     const size_t floats = partial_floats(step, tile.count * group);
     for (size_t p = 0; p < parts; ++p) {
-      for (size_t h = 0; h < neighbours; ++h) {
-        plan->tasks.push_back({i + h, range.first + static_cast<int64_t>(p),
-                               partial + (h * parts + p) * floats});
+      const size_t together = few_rows && parts >= enough ? neighbours : 1;
+      for (size_t h = 0; h < neighbours; h += together) {
+        plan->tasks.push_back({i + h, together, range.first + static_cast<int64_t>(p),
+                               partial + (h * parts + p) * floats, parts * floats});
       }
     }
     for (size_t h = 0; h < neighbours; ++h) {
@@ -101,12 +114,14 @@ float* scratch_of(size_t floats) {
 
 void run_task(Plan* plan, const Task& task) {
   float* scratch = scratch_of(plan->scratch_floats);
-  const QueryTile& tile = plan->tiles[task.tile];
-  if (task.partition < 0) {
-    plan->kernels->attend(plan->step, tile, scratch);
-  } else {
-    plan->kernels->attend_partition(plan->step, tile, task.partition, scratch,
-                                    plan->partials.data() + task.partial);
+  for (size_t i = 0; i < task.tiles; ++i) {
+    const QueryTile& tile = plan->tiles[task.tile + i];
+    if (task.partition < 0) {
+      plan->kernels->attend(plan->step, tile, scratch);
+    } else {
+      float* partial = plan->partials.data() + task.partial + i * task.stride;
+      plan->kernels->attend_partition(plan->step, tile, task.partition, scratch, partial);
+    }
   }
 }
 
