@@ -87,7 +87,8 @@ demo-model: $(VENV)/.stamp-serve
 
 $(BUNDLE)/manifest.json: | $(VENV)/.stamp-serve demo-model
 	@echo "exporting the demo model to $(BUNDLE) (first run only)"
-	@$(BIN)/ortloom export "$$($(BIN)/python -m ortloom.demo --target $(DEMO))" -o $(BUNDLE) --force >/dev/null
+	@$(BIN)/ortloom export "$$($(BIN)/python -m ortloom.demo --target $(DEMO))" -o $(BUNDLE) \
+	  --quant keep --force >/dev/null
 
 serve: $(VENV)/.stamp-serve $(BUNDLE)/manifest.json
 	@exec $(BIN)/ortloom serve $(BUNDLE) --served-model-name $(DEMO_NAME) --host 127.0.0.1 --port $(PORT)

@@ -16,7 +16,7 @@ import time
 import numpy as np
 import onnxruntime as ort
 
-from ortloom.kernels import isa, load
+from ortloom.kernels import isa, load, team
 from ortloom.kernels.contract import PagedAttentionAttributes
 from ortloom.kernels.probe_model import paged_attention_model
 

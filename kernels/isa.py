@@ -1,6 +1,6 @@
 """Which instruction set tier the op library uses, and why it does not use the others.
 
-The tier covers our own ops only; ONNX Runtime's MLAS chooses for the linears on its own.
+The tier covers our own ops: linears, attention, norms, embedding and the sampler.
 """
 
 import ctypes

@@ -211,10 +211,10 @@ def test_a_client_that_vanishes_gives_its_blocks_back(server):
     assert server.metrics()["vllm:generation_tokens_total"] - before < 400
 
 
-def test_a_client_that_never_reads_gives_its_blocks_back(demo_bundle):
+def test_a_client_that_never_reads_gives_its_blocks_back(demo_bundle_int4):
     """Its stream fills every buffer; the send limit ends it and the others are served."""
     flags = ["--max-model-len", "8192", "--num-gpu-blocks-override", "520"]
-    with served.Served(demo_bundle, *flags) as server:
+    with served.Served(demo_bundle_int4, *flags) as server:
         body = {
             "prompt": "Once",
             "max_tokens": 8000,
@@ -311,10 +311,10 @@ def test_front_killed(demo_bundle):
         until(lambda: blocks_free(server))
 
 
-def test_terminate_drains(demo_bundle):
+def test_terminate_drains(demo_bundle_int4):
     """SIGTERM lets a running stream finish within the shutdown timeout and exits 0."""
     flags = ["--max-model-len", "512", "--shutdown-timeout", "60"]
-    with served.Served(demo_bundle, *flags) as server:
+    with served.Served(demo_bundle_int4, *flags) as server:
         events, started = [], threading.Event()
         reader = threading.Thread(target=stream_events, args=(server, events, started))
         reader.start()
