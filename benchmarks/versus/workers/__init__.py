@@ -1,0 +1,1 @@
+"""One small process for each engine and precision, driven over standard input and output."""
