@@ -125,6 +125,8 @@ def _write_bundle(
         "ops": {g.variant: dict(g.ops) for g in graphs},
         "warnings": list(dict.fromkeys(checkpoint.warnings)),
     }
+    if checkpoint.quantised and options.quant is None:
+        progress.note("the source is quantised: --quant keep stores its own, smaller blocks")
     if manifest.quantization.requantised:
         report["note"] = "re-quantised: the source was itself quantised"
         progress.note("re-quantised: the source was itself quantised and is rounded a second time")

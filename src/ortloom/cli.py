@@ -66,8 +66,12 @@ def report_error(error: OrtloomError, arguments: Sequence[str]) -> int:
 def _command_name(arguments: Sequence[str]) -> str:
     if not arguments or arguments[0] not in _COMMANDS:
         return "ortloom"
-    words = arguments[:2] if arguments[0] == "bench" else arguments[:1]
-    return " ".join(["ortloom", *(word for word in words if not word.startswith("-"))])
+    words = list(arguments[:1])
+    if words == ["bench"]:
+        from ortloom.commands.bench import BENCHMARKS
+
+        words += [word for word in arguments[1:2] if word in BENCHMARKS]
+    return " ".join(["ortloom", *words])
 
 
 def report_crash(error: Exception, arguments: Sequence[str]) -> int:

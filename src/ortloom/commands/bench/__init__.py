@@ -5,7 +5,7 @@ import importlib
 
 from ortloom.errors import ConfigError
 
-_COMMANDS = {
+BENCHMARKS = {
     "serve": "load a running server with requests and report throughput and latencies",
     "latency": "time one batch again and again in this process",
     "throughput": "time a whole data set in this process",
@@ -29,8 +29,8 @@ def run(tokens: list[str]) -> int:
     name, rest = tokens[0], tokens[1:]
     if name in _NOT_YET:
         raise ConfigError(f"'{name}' is known, but not in this build yet: {_NOT_YET[name]}")
-    if name not in _COMMANDS:
-        near = difflib.get_close_matches(name, _COMMANDS, n=1)
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         what = "unrecognized arguments" if name.startswith("-") else "unknown benchmark"
         raise ConfigError(f"{what}: {name}{hint}")
@@ -40,7 +40,7 @@ def run(tokens: list[str]) -> int:
 
 
 def _usage() -> str:
-    width = max(map(len, _COMMANDS)) + 2
-    rows = [f"  {name:<{width}}{text}" for name, text in _COMMANDS.items()]
+    width = max(map(len, BENCHMARKS)) + 2
+    rows = [f"  {name:<{width}}{text}" for name, text in BENCHMARKS.items()]
     head = "usage: ortloom bench <benchmark> ...\n\nbenchmarks:"
     return "\n".join([head, *rows, "", "ortloom bench <benchmark> --help says more."])
