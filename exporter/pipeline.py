@@ -15,14 +15,8 @@ from ortloom.exporter.sources.checkpoint import Checkpoint
 from ortloom.exporter.sources.open_source import open_source
 from ortloom.exporter.staging import require_free, staged
 from ortloom.exporter.versions import producer
-from ortloom.models.manifest import (
-    MANIFEST_NAME,
-    WEIGHT_TYPES,
-    Dtypes,
-    Manifest,
-    Quantization,
-    Source,
-)
+from ortloom.models.manifest import MANIFEST_NAME, Manifest, Source
+from ortloom.models.weight_forms import WEIGHT_TYPES, Dtypes, Quantization
 
 if TYPE_CHECKING:
     from ortloom.exporter.graph_build import ContractGraph

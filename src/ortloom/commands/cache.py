@@ -10,7 +10,7 @@ from pathlib import Path
 from ortloom.checkpoint_cache import CheckpointCache
 from ortloom.environment import cache_root
 from ortloom.errors import ConfigError
-from ortloom.models.manifest import quant_name
+from ortloom.models.weight_forms import quant_name
 
 
 def run(tokens: list[str]) -> int:

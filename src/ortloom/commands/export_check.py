@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ortloom import __version__
 from ortloom.errors import ArtefactStale, ManifestError
-from ortloom.models.manifest import WEIGHT_TYPES, Manifest
+from ortloom.models.manifest import Manifest
 from ortloom.models.source_key import file_sha256, source_files
+from ortloom.models.weight_forms import WEIGHT_TYPES
 
 
 def check_existing(

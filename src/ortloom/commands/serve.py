@@ -181,7 +181,7 @@ def _check_bundle_fits(bundle: Path, plan: ServePlan) -> None:
     """Export options cannot change a finished bundle: refuse any it does not already have."""
     if plan.quant is None and plan.dtype is None:
         return
-    from ortloom.models.manifest import WEIGHT_TYPES, quant_name
+    from ortloom.models.weight_forms import WEIGHT_TYPES, quant_name
 
     try:
         manifest = json.loads((bundle / "manifest.json").read_bytes())
