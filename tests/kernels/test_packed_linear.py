@@ -104,7 +104,11 @@ def test_no_rows(linear):
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("kind", [QUANTISED[1], QUANTISED[6], FLOATING[0], FLOATING[2]])
+@pytest.mark.parametrize(
+    "kind",
+    [QUANTISED[1], QUANTISED[6], FLOATING[0], FLOATING[2]],
+    ids=lambda k: f"{k[0]}-{k[1]}",
+)
 def test_a_value_that_is_not_finite_stays_in_its_row(linear, kind, value):
     attributes = attributes_for(kind, 40, 256)
     given = weights(kind, 40, 256)
