@@ -113,8 +113,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.say(f"ortloom: error: {error}")
         return error.exit_code
     logs.set_up(config.log.level, "engine")
-    if config.provider.cpu_affinity and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, config.provider.cpu_affinity)  # before any thread is started
     return serve(config, options.address)
 
 

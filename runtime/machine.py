@@ -8,7 +8,7 @@ This module knows nothing of models or ONNX Runtime.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _ROOT = Path("/")
@@ -134,6 +134,14 @@ def affinity() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
+
+
+def keep_to(cpus: Iterable[int]) -> None:
+    """Bind this thread, and those it will start, to `cpus`; nothing where none are given or the
+    system has no such call."""
+    wanted = set(cpus)
+    if wanted and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, wanted)
 
 
 def processors(text: str) -> set[int]:

@@ -94,6 +94,7 @@ class ModelRunner:
             ConfigError: KV cache or context settings that do not fit.
         """
         check_block_size(config.cache.block_size)
+        machine.keep_to(config.provider.cpu_affinity)  # before any thread that computes is started
         folder = Path(config.model.bundle)
         manifest = Manifest.load(folder)
         if config.model.verify:
@@ -107,6 +108,8 @@ class ModelRunner:
         report = selection.report
         report.detail = f"{report.detail}, {threads} threads"
         runner = cls(config, manifest, session, provider.max_call_tokens, report)
+        if provider.reads_weights_in_place:
+            runner._weight_files = []  # their pages are the weights: nothing to give back
 
         size = config.cache.block_size
         session.bind_pools(specs, provider.allocate_kv(specs, _PROFILE_BLOCKS, size))

@@ -1,9 +1,9 @@
 """Giving back weight pages that are mapped but no longer needed in memory.
 
-ONNX Runtime packs most weights into memory of its own while it loads and reads the originals
-through a private map of the weight file. A tensor that has both a packed and a direct use (a tied
-embedding) keeps its map, and all its pages stay resident although a step reads a few rows. Dropping
-clean pages of such a map costs nothing but a soft fault when a row is read again.
+Without our library ONNX Runtime unpacks most weights into memory of its own while it loads, and
+reads the originals through a private map of the weight file, whose pages stay resident although
+no step needs more than a few rows of them. Dropping clean pages of such a map costs nothing but a
+soft fault when a row is read again. Where our ops read the map itself nothing is dropped.
 """
 
 import ctypes

@@ -31,6 +31,10 @@ class ExecutionProvider(Protocol):
     def max_call_tokens(self) -> int:
         """Most packed tokens one graph call gets; longer steps run as several calls."""
 
+    @property
+    def reads_weights_in_place(self) -> bool:
+        """Whether steps read the map of the weight file itself, rather than copies made at load."""
+
     def available(self, manifest: Manifest | None) -> str | None:
         """Why this provider cannot run the bundle here and what mends it, or None if it can.
 

@@ -19,6 +19,7 @@ class CpuProvider(PlainProvider):
     name = "cpu"
     graph_variant = "cpu"
     max_call_tokens = 512
+    reads_weights_in_place = True
 
     def available(self, manifest: Manifest | None) -> str | None:
         """Needs a cpu graph, and an op library that loads and passes its self-test.

@@ -16,6 +16,7 @@ class CudaProvider:
     graph_variant = "cuda"
     ort_provider = "CUDAExecutionProvider"
     max_call_tokens = 8192
+    reads_weights_in_place = False
 
     def available(self, manifest: Manifest | None) -> str | None:
         """Device, driver, an ONNX Runtime with CUDA, and a cuda graph are needed."""

@@ -18,6 +18,7 @@ class PlainProvider:
     graph_variant = "plain"
     ort_provider = "CPUExecutionProvider"
     max_call_tokens = 512
+    reads_weights_in_place = False
 
     def available(self, manifest: Manifest | None) -> str | None:
         """Needs a plain graph only."""

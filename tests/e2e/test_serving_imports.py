@@ -1,5 +1,6 @@
 """Serving needs none of the export tools, even where they are installed."""
 
+import os
 import sys
 
 served = sys.modules["ortloom_test_served"]
@@ -25,10 +26,18 @@ def test_serving_imports_no_export_tool(demo_bundle, tmp_path):
 
 def test_the_stand_ins_do_shadow(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('shadowed')\n")
-    import os
     import subprocess
 
     command = [sys.executable, "-P", "-c", "import torch"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert "shadowed" in result.stderr
+
+
+def test_the_engine_keeps_to_the_processors_it_was_given(demo_bundle_int4):
+    cpu = max(os.sched_getaffinity(0))
+    with served.Served(demo_bundle_int4, "--cpu-affinity", str(cpu)) as server:
+        engine = server.pid_of("ortloom.runtime.engine_process")
+        assert os.sched_getaffinity(engine) == {cpu}
+        info = server.client.get("/server_info", params={"config_format": "json"}).json()
+        assert "1 threads" in info["engine"]["provider"]["detail"]
