@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ortloom.errors import UnsupportedModel
 from ortloom.exporter.architectures import require_supported
 from ortloom.exporter.options import SUPPORTED_TARGETS, ExportOptions
+from ortloom.exporter.packed_weights import DTYPES
 from ortloom.exporter.parameters import require_parameters, settle_ties
 from ortloom.exporter.plan import ExportPlan, plan, require_resources
 from ortloom.exporter.progress import Progress
@@ -105,7 +106,7 @@ def _write_bundle(
             config, class_name, built.calls, built.parameter_count(), bool(built.ties)
         ),
         quantization=_quantization(options, checkpoint, built),
-        dtypes=Dtypes(weights=WEIGHT_TYPES[options.dtype]),
+        dtypes=Dtypes(weights=_weight_type(options, built)),
         targets=options.targets,
         graphs=tuple(graphs),
         kv_groups=describe.describe_kv_groups(built.calls),
@@ -127,13 +128,19 @@ def _write_bundle(
     _write_json(root / "report.json", report)
 
 
+def _weight_type(options: ExportOptions, built: "ContractGraph") -> str:
+    """The type of matrices that are not codes; what was asked for where kept ones differ."""
+    found = {DTYPES[form.format] for form in built.forms.values() if not form.quantised}
+    return found.pop() if len(found) == 1 else WEIGHT_TYPES[options.dtype]
+
+
 def _quantization(
     options: ExportOptions, checkpoint: Checkpoint, built: "ContractGraph"
 ) -> Quantization:
     forms = [form for form in built.forms.values() if form.quantised]
-    if options.quant is None or not forms:
-        return Quantization()
     native = options.quant == "keep"
+    if not forms:
+        return Quantization(method="source" if native else "none")
     sizes = {form.block_size for form in forms}
     return Quantization(
         method="source" if native else "rtn",

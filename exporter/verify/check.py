@@ -56,8 +56,8 @@ def _both(found: dict[tuple[int, int], Logits]) -> Logits:
 def limits(manifest: Manifest) -> tuple[float, float] | None:
     """(Least mean cosine, largest mean KL) of a bundle's graphs; None = `FP32_TOLERANCE`."""
     quantization = manifest.quantization
-    if quantization.method == "source":
-        return KEPT_LIMITS
+    if quantization.method == "source":  # the source's own values: only rounded inputs differ
+        return None if quantization.bits is None else KEPT_LIMITS
     if quantization.bits is not None:
         return ROUNDED_LIMITS[quantization.bits]
     return None if manifest.dtypes.weights == "float32" else ROUNDED_LIMITS[16]

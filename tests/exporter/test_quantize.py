@@ -1,5 +1,7 @@
 """Weight quantisation: the bytes, the values they stand for, and the graphs that read them."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -142,3 +144,15 @@ def test_widths_that_no_block_divides_stay_fp32(tiny, tmp_path):
     tokens = check_tokens(tmp_path / "out", 320)
     wanted = np.concatenate(model_logits(load_model(source, {}), tokens))
     assert compare(logits(tmp_path / "out", tokens), wanted).cosine > 0.9
+
+
+def test_keep_stores_16_bit_floats_as_they_are_and_says_so(tiny, tmp_path):
+    config = tiny.family_config("llama")
+    tensors = {n: t.astype(np.float16) for n, t in tiny.random_tensors(config).items()}
+    source = tiny.write_checkpoint(tmp_path / "m", config, tensors)
+    tiny.run_export(source, tmp_path / "out", quant="keep", check=True)
+    manifest = Manifest.load(tmp_path / "out")
+    assert manifest.dtypes.weights == "float16"
+    assert (manifest.quantization.asked, manifest.quantization.bits) == ("keep", None)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["parity"]["tolerance"] is not None  # equal values: held to fp32's tolerance

@@ -39,9 +39,9 @@ def _differences(
     if manifest.producer.version != __version__:
         reasons.append(f"made by ortloom {manifest.producer.version}, this is {__version__}")
     have = manifest.quantization.asked
-    if have != quant and not (quant == "keep" and have is None):
+    if have != quant:
         reasons.append(f"quantisation is {have or 'none'}, asked for {quant or 'none'}")
-    if manifest.dtypes.weights != WEIGHT_TYPES[dtype]:
+    if quant != "keep" and manifest.dtypes.weights != WEIGHT_TYPES[dtype]:
         reasons.append(f"weights are {manifest.dtypes.weights}, asked for {WEIGHT_TYPES[dtype]}")
     missing = sorted(set(targets) - set(manifest.targets))
     if missing:
