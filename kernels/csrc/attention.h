@@ -21,13 +21,18 @@ constexpr int kTargetRows = 48;
 constexpr int kMinHeadSize = 64, kMaxHeadSize = 256, kHeadSizeMultiple = 16;
 constexpr int kMinBlockSize = 16, kMaxBlockSize = 256, kBlockSizeMultiple = 16;
 
+// Element type of the pools. Int8 elements have a scale a token and KV head.
+enum class PoolType : int32_t { kFloat32, kFloat16, kBFloat16, kInt8 };
+
 // One call of the op. Shapes: T tokens, R requests, H heads, KH KV heads, D head size.
 struct AttentionStep {
   const float* query;         // T rows of H*D
   const float* key;           // T rows of KH*D
   const float* value;         // T rows of KH*D
-  float* key_cache;           // [num_blocks, block_size, KH, D]
-  float* value_cache;         // [num_blocks, block_size, KH, D]
+  void* key_cache;            // [num_blocks, block_size, KH, D], elements of type `pool`;
+  void* value_cache;          // the order inside a block is the layout's (attention_pools.h)
+  float* key_scale;           // [num_blocks, KH, block_size] or null
+  float* value_scale;
   const int32_t* cu_seqlens;  // [R+1]
   const int32_t* past;        // [R]
   const int32_t* table;       // [R, table_width]
@@ -42,6 +47,8 @@ struct AttentionStep {
   // Floats from a token to the next. Packed QKV has one stride, and key and value point into query.
   int64_t query_stride, key_stride, value_stride;
   int64_t rotary_half, rotary_offset;
+  PoolType pool;
+  bool head_major;
   bool rotary_interleaved, causal;
   int64_t window;  // tokens a query sees, itself included; 0 = all
   float scale, softcap, epsilon;

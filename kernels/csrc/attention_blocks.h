@@ -3,20 +3,23 @@
 #ifndef ORTLOOM_ATTENTION_BLOCKS_H_
 #define ORTLOOM_ATTENTION_BLOCKS_H_
 
-#include "attention.h"
-#include "attention_math.h"
+#include "attention_pools.h"
 
 namespace {
 
-using ortloom::kGroupKeys;
-using ortloom::kTileKeys;
-
-constexpr int kGroupsPerTile = kTileKeys / kGroupKeys;
-constexpr int kTileVectors = kTileKeys / Vec::kLanes;
-
-// scores[r][0 .. NV*lanes) = sum over d of query[r][d] * keys[d][..]
-template <int R, int NV>
-inline void score_block(const float* query, int64_t size, const float* keys, float* scores) {
+// scores[r][..] = sum over d of query[r][d] * key[d], for the NV vectors of keys of the tile from
+// vector `first` on. A group of keys is [D, 16].
+template <class Element, int R, int NV>
+inline void score_block(const float* query, int64_t size,
+                        const typename Element::Type* const (&groups)[kGroupsPerTile], int first,
+                        float* scores) {
+  constexpr int kVectorsPerGroup = kGroupKeys / Vec::kLanes;
+  const typename Element::Type* keys[NV];
+#pragma GCC unroll 8
+  for (int n = 0; n < NV; ++n) {
+    const int vector = first + n;
+    keys[n] = groups[vector / kVectorsPerGroup] + vector % kVectorsPerGroup * Vec::kLanes;
+  }
   Vec sum[R][NV];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -26,7 +29,7 @@ inline void score_block(const float* query, int64_t size, const float* keys, flo
   for (int64_t d = 0; d < size; ++d) {
     Vec k[NV];
 #pragma GCC unroll 8
-    for (int n = 0; n < NV; ++n) k[n] = load(keys + d * kTileKeys + n * Vec::kLanes);
+    for (int n = 0; n < NV; ++n) k[n] = Element::widen(keys[n] + d * kGroupKeys);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Vec q = splat(query[r * size + d]);
@@ -37,28 +40,25 @@ inline void score_block(const float* query, int64_t size, const float* keys, flo
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < NV; ++n) store(scores + r * kTileKeys + n * Vec::kLanes, sum[r][n]);
+    for (int n = 0; n < NV; ++n) {
+      store(scores + r * kTileKeys + (first + n) * Vec::kLanes, sum[r][n]);
+    }
   }
 }
 
-template <int R>
-void score_rows(const float* query, int64_t size, const float* keys, float* scores) {
+template <class Element, int R>
+void score_rows(const float* query, int64_t size,
+                const typename Element::Type* const (&groups)[kGroupsPerTile], float* scores) {
   for (int n = 0; n < kTileVectors; n += kVectorsPerBlock) {
-    score_block<R, kVectorsPerBlock>(query, size, keys + n * Vec::kLanes,
-                                     scores + n * Vec::kLanes);
+    score_block<Element, R, kVectorsPerBlock>(query, size, groups, n, scores);
   }
 }
-
-// Where the keys or values of a tile lie: one pointer a group of 16, null if not in the cache.
-struct TileRows {
-  const float* group[kGroupsPerTile];
-  ptrdiff_t stride;
-};
 
 // sums[r][..] = sums[r][..] * decay[r] + sum over keys low <= j < high of weights[r][j] * value[j]
-template <int R, int NV>
-inline void value_block(const TileRows& values, int64_t column, int low, int high,
-                        const float* weights, const float* decay, float* sums, int64_t size) {
+template <class Element, int R, int NV>
+inline void value_block(const TileRows<typename Element::Type>& values, int64_t column, int low,
+                        int high, const float* weights, const float* decay, float* sums,
+                        int64_t size) {
   Vec sum[R][NV];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -75,11 +75,12 @@ inline void value_block(const TileRows& values, int64_t column, int low, int hig
       j = stop;
       continue;
     }
-    const float* row = values.group[group] + (j % kGroupKeys) * values.stride + column;
+    const typename Element::Type* row =
+        values.group[group] + (j % kGroupKeys) * values.stride + column;
     for (; j < stop; ++j, row += values.stride) {
       Vec v[NV];
 #pragma GCC unroll 8
-      for (int n = 0; n < NV; ++n) v[n] = load(row + n * Vec::kLanes);
+      for (int n = 0; n < NV; ++n) v[n] = Element::widen(row + n * Vec::kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const Vec w = splat(weights[r * kTileKeys + j]);
@@ -95,16 +96,16 @@ inline void value_block(const TileRows& values, int64_t column, int low, int hig
   }
 }
 
-template <int R>
-void value_rows(const TileRows& values, int low, int high, const float* weights,
-                const float* decay, float* sums, int64_t size) {
+template <class Element, int R>
+void value_rows(const TileRows<typename Element::Type>& values, int low, int high,
+                const float* weights, const float* decay, float* sums, int64_t size) {
   constexpr int kStep = kVectorsPerBlock * Vec::kLanes;
   int64_t column = 0;
   for (; column + kStep <= size; column += kStep) {
-    value_block<R, kVectorsPerBlock>(values, column, low, high, weights, decay, sums, size);
+    value_block<Element, R, kVectorsPerBlock>(values, column, low, high, weights, decay, sums, size);
   }
   for (; column < size; column += Vec::kLanes) {
-    value_block<R, 1>(values, column, low, high, weights, decay, sums, size);
+    value_block<Element, R, 1>(values, column, low, high, weights, decay, sums, size);
   }
 }
 

@@ -18,7 +18,6 @@
 
 #include "attention.h"
 #include "attention_blocks.h"
-#include "attention_math.h"
 #include "attention_prepare.h"
 
 namespace {
@@ -26,11 +25,11 @@ namespace {
 using ortloom::AttentionKernels;
 using ortloom::kPartitionKeys;
 using ortloom::PartitionRange;
-using ortloom::QueryTile;
 
 // Scratch of a task, carved from one allocation. Rows are tokens x query heads of the KV head.
 struct Workspace {
-  float* keys;      // [D, 64] keys of a tile, transposed
+  float* keys;      // [4, D, 16] keys of a tile as floats, transposed
+  float* values;    // [64, D] values of a tile as floats
   float* query;     // [rows, D] prepared queries
   float* weights;   // [rows, 64] scores, then softmax weights
   float* decay;     // [rows] factor for the earlier sums
@@ -45,7 +44,7 @@ struct Workspace {
 size_t scratch_floats(const AttentionStep& step, int64_t row_count) {
   const size_t size = static_cast<size_t>(step.head_size);
   const size_t rows = static_cast<size_t>(row_count);
-  return size * kTileKeys + 3 * padded(rows * size) + padded(rows * kTileKeys) + 5 * padded(rows);
+  return 2 * size * kTileKeys + 3 * padded(rows * size) + padded(rows * kTileKeys) + 5 * padded(rows);
 }
 
 Workspace carve(const AttentionStep& step, int64_t row_count, float* scratch) {
@@ -53,7 +52,8 @@ Workspace carve(const AttentionStep& step, int64_t row_count, float* scratch) {
   const size_t rows = static_cast<size_t>(row_count);
   Workspace w;
   w.keys = scratch;
-  w.query = w.keys + size * kTileKeys;
+  w.values = w.keys + size * kTileKeys;
+  w.query = w.values + size * kTileKeys;
   w.weights = w.query + padded(rows * size);
   w.decay = w.weights + padded(rows * kTileKeys);
   w.maximum = w.decay + padded(rows);
@@ -100,33 +100,27 @@ KeyRange visible_keys(const AttentionStep& step, const QueryTile& tile, int64_t 
   return {low, high};
 }
 
-TileRows locate(const AttentionStep& step, const QueryTile& tile, const float* cache, int64_t base,
-                int64_t low, int64_t high) {
-  TileRows rows;
-  rows.stride = static_cast<ptrdiff_t>(step.kv_heads * step.head_size);
-  const int32_t* table = step.table + tile.request * step.table_width;
-  for (int g = 0; g < kGroupsPerTile; ++g) {
-    const int64_t start = base + g * kGroupKeys;
-    rows.group[g] = nullptr;
-    if (start + kGroupKeys <= low || start >= high) continue;
-    const int64_t block = table[start / step.block_size];
-    if (block < 0) continue;
-    rows.group[g] = cache + (block * step.block_size + start % step.block_size) * rows.stride +
-                    tile.kv_head * step.head_size;
-  }
-  return rows;
-}
-
 // Turns the scores of one row into weights; updates maximum and sum and leaves the decay.
 // False if the row sees no key of the tile (then nothing changes).
-bool soften(const AttentionStep& step, const TileRows& rows, int low, int high, float* scores,
+template <class P>
+bool soften(const AttentionStep& step, const Tile<P>& rows, int low, int high, float* scores,
             float* maximum_of_row, float* sum_of_row, float* decay) {
+  constexpr bool kScaled = P::Element::kScaled;
+  constexpr int kVectorsPerGroup = kGroupKeys / Vec::kLanes;
   bool any = false;
   for (int g = 0; g < kGroupsPerTile; ++g) {
     const int begin = g * kGroupKeys, end = begin + kGroupKeys;
-    if (low < end && high > begin && rows.group[g] != nullptr) any = true;
+    if (low < end && high > begin && rows.mapped[g]) any = true;
   }
   if (!any) return false;
+  if constexpr (kScaled) {
+    for (int n = 0; n < kTileVectors; ++n) {
+      const int g = n / kVectorsPerGroup;
+      if (!rows.mapped[g]) continue;
+      float* s = scores + n * Vec::kLanes;
+      store(s, mul(load(s), load(rows.scales.key[g] + n % kVectorsPerGroup * Vec::kLanes)));
+    }
+  }
   if (step.softcap > 0.0f) {
     const Vec cap = splat(step.softcap * kLog2E);
     for (int n = 0; n < kTileVectors; ++n) {
@@ -136,9 +130,9 @@ bool soften(const AttentionStep& step, const TileRows& rows, int low, int high, 
   }
   for (int g = 0; g < kGroupsPerTile; ++g) {
     const int begin = g * kGroupKeys, end = begin + kGroupKeys;
-    if (rows.group[g] == nullptr || low > begin || high < end) {
+    if (!rows.mapped[g] || low > begin || high < end) {
       for (int j = begin; j < end; ++j) {
-        const bool seen = rows.group[g] != nullptr && j >= low && j < high;
+        const bool seen = rows.mapped[g] && j >= low && j < high;
         if (!seen) scores[j] = kMinusInfinity;
       }
     }
@@ -153,8 +147,13 @@ bool soften(const AttentionStep& step, const TileRows& rows, int low, int high, 
   for (int n = 0; n < kTileVectors; ++n) {
     float* s = scores + n * Vec::kLanes;
     const Vec p = exp2_nonpositive(sub(load(s), shift));
-    store(s, p);
     sum = add(sum, p);
+    const int g = n / kVectorsPerGroup;
+    if (kScaled && rows.mapped[g]) {
+      store(s, mul(p, load(rows.scales.value[g] + n % kVectorsPerGroup * Vec::kLanes)));
+    } else {
+      store(s, p);
+    }
   }
   *decay = exp2_scalar(old_maximum - new_maximum);
   *sum_of_row = *sum_of_row * *decay + reduce_add(sum);
@@ -162,8 +161,43 @@ bool soften(const AttentionStep& step, const TileRows& rows, int low, int high, 
   return true;
 }
 
+// Scores of rows [begin, end) against keys that lie as [D, 16] a group.
+template <class Element>
+void score_all(int64_t begin, int64_t end, int64_t size, const Workspace& w,
+               const typename Element::Type* const (&groups)[kGroupsPerTile]) {
+#define ORTLOOM_SCORE(R, r) \
+  score_rows<Element, R>(w.query + (r)*size, size, groups, w.weights + (r)*kTileKeys)
+  ORTLOOM_FOR_ROW_BLOCKS(begin, end, ORTLOOM_SCORE);
+#undef ORTLOOM_SCORE
+}
+
+template <class Element>
+void mix_all(int64_t begin, int64_t end, int64_t size, const Workspace& w,
+             const TileRows<typename Element::Type>& values, int low, int high) {
+#define ORTLOOM_VALUE(R, r)                                                               \
+  value_rows<Element, R>(values, low, high, w.weights + (r)*kTileKeys, w.decay + (r),     \
+                         w.sums + (r)*size, size)
+  ORTLOOM_FOR_ROW_BLOCKS(begin, end, ORTLOOM_VALUE);
+#undef ORTLOOM_VALUE
+}
+
+// Groups outside the cache are scored as if they were another: their scores are thrown away.
+template <class Type>
+void fill_gaps(const bool (&mapped)[kGroupsPerTile], const Type* (&groups)[kGroupsPerTile]) {
+  const Type* some = nullptr;
+  for (int g = 0; g < kGroupsPerTile; ++g) {
+    if (mapped[g]) some = groups[g];
+  }
+  for (int g = 0; g < kGroupsPerTile; ++g) {
+    if (!mapped[g]) groups[g] = some;
+  }
+}
+
+template <class P>
 void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
                  const Workspace& w) {
+  using Element = typename P::Element;
+  using Type = typename P::Type;
   const int64_t group = group_heads(step), size = step.head_size;
   // Rows see key ranges whose ends never fall, so the rows that see the tile are neighbours.
   int64_t first = tile.count, last = 0;
@@ -177,21 +211,45 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
   if (first >= last) return;
   const int64_t low = visible_keys(step, tile, tile.position + first).low;
   const int64_t high = visible_keys(step, tile, tile.position + last - 1).high;
-  const TileRows keys = locate(step, tile, step.key_cache, base, low, high);
-  const TileRows values = locate(step, tile, step.value_cache, base, low, high);
-  bool any = false;
-  for (int g = 0; g < kGroupsPerTile; ++g) {
-    if (keys.group[g] == nullptr) continue;
-    any = true;
-    transpose_group(keys.group[g], keys.stride, static_cast<int>(size), w.keys + g * kGroupKeys,
-                    kTileKeys);
-  }
-  if (!any) return;
+  const Tile<P> rows(step, tile, base, low, high);
+  if (!rows.any) return;
 
-#define ORTLOOM_SCORE(R, r) \
-  score_rows<R>(w.query + (r)*size, size, w.keys, w.weights + (r)*kTileKeys)
-  ORTLOOM_FOR_ROW_BLOCKS(first * group, last * group, ORTLOOM_SCORE);
-#undef ORTLOOM_SCORE
+  // One register block reads what the pool holds; several share a widened copy, which is exact.
+  constexpr bool kIsFloat = sizeof(Type) == sizeof(float);
+  const bool copy_keys =
+      !P::kHeadMajor || (!kIsFloat && (last - first) * group > kRowsPerBlock);
+  const bool copy_values = !kIsFloat && (last - first) * group > kRowsPerBlock;
+  if (copy_keys) {
+    const float* keys[kGroupsPerTile] = {};
+    for (int g = 0; g < kGroupsPerTile; ++g) {
+      if (!rows.mapped[g]) continue;
+      float* to = w.keys + g * kGroupKeys * size;
+      if constexpr (P::kHeadMajor) {
+        widen_all<Element>(rows.keys.group[g], kGroupKeys * size, to);
+      } else {
+        transpose_group(rows.keys.group[g], rows.keys.stride, static_cast<int>(size), to,
+                        kGroupKeys);
+      }
+      keys[g] = to;
+    }
+    fill_gaps(rows.mapped, keys);
+    score_all<Float32Element>(first * group, last * group, size, w, keys);
+  } else {
+    const Type* keys[kGroupsPerTile];
+    for (int g = 0; g < kGroupsPerTile; ++g) keys[g] = rows.keys.group[g];
+    fill_gaps(rows.mapped, keys);
+    score_all<Element>(first * group, last * group, size, w, keys);
+  }
+  TileRows<float> values = {};
+  if (copy_values) {
+    values.stride = size;
+    for (int g = 0; g < kGroupsPerTile; ++g) {
+      if (!rows.mapped[g]) continue;
+      float* to = w.values + g * kGroupKeys * size;
+      widen_all<Element>(rows.values.group[g], kGroupKeys * size, to);
+      values.group[g] = to;
+    }
+  }
 
   // Runs of tokens that see the same keys share a register block; a weight of a key that a row does
   // not see is never multiplied, so that whatever lies there cannot reach the row.
@@ -208,16 +266,14 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
         break;
       }
       for (int64_t r = end * group; r < (end + 1) * group; ++r) {
-        seen = soften(step, keys, run_low, run_high, w.weights + r * kTileKeys, w.maximum + r,
+        seen = soften(step, rows, run_low, run_high, w.weights + r * kTileKeys, w.maximum + r,
                       w.sum + r, w.decay + r);
       }
     }
-    if (seen) {
-#define ORTLOOM_VALUE(R, r)                                                                  \
-  value_rows<R>(values, run_low, run_high, w.weights + (r)*kTileKeys, w.decay + (r),         \
-                w.sums + (r)*size, size)
-      ORTLOOM_FOR_ROW_BLOCKS(i * group, end * group, ORTLOOM_VALUE);
-#undef ORTLOOM_VALUE
+    if (seen && copy_values) {
+      mix_all<Float32Element>(i * group, end * group, size, w, values, run_low, run_high);
+    } else if (seen) {
+      mix_all<Element>(i * group, end * group, size, w, rows.values, run_low, run_high);
     }
     i = end;
   }
@@ -229,7 +285,11 @@ void attend_one_partition(const AttentionStep& step, const QueryTile& tile, int6
   reset(rows, step.head_size, w.maximum, w.sum, w.sums);
   const int64_t begin = partition * kPartitionKeys;
   const int64_t end = smaller(begin + kPartitionKeys, tile.kv_length);
-  for (int64_t base = begin; base < end; base += kTileKeys) attend_tile(step, tile, base, w);
+  with_pool(step, [&](auto pool) {
+    for (int64_t base = begin; base < end; base += kTileKeys) {
+      attend_tile<decltype(pool)>(step, tile, base, w);
+    }
+  });
 }
 
 // Folds one partition's result into the totals.

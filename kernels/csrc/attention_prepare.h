@@ -3,11 +3,9 @@
 #ifndef ORTLOOM_ATTENTION_PREPARE_H_
 #define ORTLOOM_ATTENTION_PREPARE_H_
 
-#include "attention.h"
+#include "attention_pools.h"
 
 namespace {
-
-using ortloom::AttentionStep;
 
 void prepare_head(const AttentionStep& step, const float* in, const float* norm, int64_t position,
                   float factor, float* out) {
@@ -42,21 +40,68 @@ void prepare_head(const AttentionStep& step, const float* in, const float* norm,
   }
 }
 
-void store_tokens(const AttentionStep& step, int64_t begin, int64_t end) {
-  const int64_t row = step.kv_heads * step.head_size;
+// Rounds a prepared head to the pool's type. Int8: scale = max|x| / 127, code = x * (127 / max|x|)
+// rounded to nearest even; all codes are 0 where the maximum is too small to divide by.
+template <class Element>
+void quantise_head(const float* x, int64_t size, typename Element::Type* out, float* scale) {
+  if constexpr (Element::kScaled) {
+    constexpr float kSmallest = 7.888609052210118e-31f;  // 2^-100
+    Vec top = zero();
+    for (int64_t d = 0; d < size; d += Vec::kLanes) top = maximum(absolute(load(x + d)), top);
+    const float largest = reduce_max(top);
+    const Vec inverse = splat(largest >= kSmallest ? 127.0f / largest : 0.0f);
+    for (int64_t d = 0; d < size; d += Vec::kLanes) {
+      const Vec code = mul(load(x + d), inverse);
+      // Both ends, so that an infinite or undefined input still gives a code.
+      const Vec low = maximum(code, splat(-127.0f));
+      Element::round(out + d, sub(zero(), maximum(sub(zero(), low), splat(-127.0f))));
+    }
+    *scale = largest / 127.0f;
+  } else {
+    for (int64_t d = 0; d < size; d += Vec::kLanes) Element::round(out + d, load(x + d));
+  }
+}
+
+template <class P>
+void store_tokens_in(const AttentionStep& step, int64_t begin, int64_t end) {
+  using Element = typename P::Element;
+  using Type = typename P::Type;
+  const int64_t size = step.head_size;
+  Type* keys = static_cast<Type*>(step.key_cache);
+  Type* values = static_cast<Type*>(step.value_cache);
+  alignas(64) float prepared[ortloom::kMaxHeadSize];
+  alignas(64) Type rounded[ortloom::kMaxHeadSize];
   int64_t request = 0;
   for (int64_t t = begin; t < end; ++t) {
     const int64_t slot = step.slots[t];
     if (slot < 0) continue;
     while (t >= step.cu_seqlens[request + 1]) ++request;
     const int64_t position = step.past[request] + (t - step.cu_seqlens[request]);
+    const int64_t block = slot / step.block_size, token = slot % step.block_size;
     for (int64_t h = 0; h < step.kv_heads; ++h) {
-      prepare_head(step, step.key + t * step.key_stride + h * step.head_size, step.k_norm,
-                   position, 1.0f, step.key_cache + slot * row + h * step.head_size);
+      const float* key = step.key + t * step.key_stride + h * size;
+      const float* value = step.value + t * step.value_stride + h * size;
+      float key_scale = 0.0f, value_scale = 0.0f;
+      prepare_head(step, key, step.k_norm, position, 1.0f, prepared);
+      Type* to = keys + key_offset<P>(step, block, token, h);
+      if constexpr (P::kHeadMajor) {
+        quantise_head<Element>(prepared, size, rounded, &key_scale);
+        for (int64_t d = 0; d < size; ++d) to[d * kGroupKeys] = rounded[d];
+      } else {
+        quantise_head<Element>(prepared, size, to, &key_scale);
+      }
+      quantise_head<Element>(value, size, values + value_offset<P>(step, block, token, h),
+                             &value_scale);
+      if constexpr (Element::kScaled) {
+        step.key_scale[scale_offset(step, block, token, h)] = key_scale;
+        step.value_scale[scale_offset(step, block, token, h)] = value_scale;
+      }
     }
-    __builtin_memcpy(step.value_cache + slot * row, step.value + t * step.value_stride,
-                     static_cast<size_t>(row) * sizeof(float));
   }
+}
+
+void store_tokens(const AttentionStep& step, int64_t begin, int64_t end) {
+  with_pool(step, [&](auto pool) { store_tokens_in<decltype(pool)>(step, begin, end); });
 }
 
 }  // namespace

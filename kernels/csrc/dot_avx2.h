@@ -33,13 +33,6 @@ inline IVec high_nibbles(IVec a) {
 }
 inline Vec to_float(IVec a) { return {_mm256_cvtepi32_ps(a.v)}; }
 inline Vec as_float(IVec a) { return {_mm256_castsi256_ps(a.v)}; }
-inline Vec load_half(const uint16_t* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
-}
-inline Vec load_brain(const uint16_t* p) {
-  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16))};
-}
 // Four neighbouring codes of an activation row in every lane.
 struct Quad {
   __m256i v;

@@ -27,13 +27,6 @@ inline IVec high_nibbles(IVec a) {
 inline void store_codes(uint8_t* p, IVec a) { _mm512_storeu_si512(p, a.v); }
 inline Vec to_float(IVec a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Vec as_float(IVec a) { return {_mm512_castsi512_ps(a.v)}; }
-inline Vec load_half(const uint16_t* p) {
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
-inline Vec load_brain(const uint16_t* p) {
-  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))};
-}
 // Four neighbouring codes of an activation row in every lane.
 struct Quad {
   __m512i v;

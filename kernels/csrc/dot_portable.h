@@ -37,19 +37,6 @@ inline IVec high_nibbles(IVec a) { return {a.v >> 4 & 0x0f0f0f0f}; }
 inline Vec to_float(IVec a) { return {__builtin_convertvector(a.v, Float4)}; }
 inline Vec as_float(IVec a) { return {(Float4)a.v}; }
 
-inline Int4 load_shorts(const uint16_t* p) {
-  return Int4{p[0], p[1], p[2], p[3]};
-}
-// The exponent is moved by a multiplication, which is exact and makes subnormals right as well;
-// infinity and NaN get the exponent of their kind.
-inline Vec load_half(const uint16_t* p) {
-  const Int4 raw = load_shorts(p);
-  const Float4 moved = (Float4)((raw & 0x7fff) << 13) * 5.192296858534828e+33f;  // 2^112
-  const Int4 special = moved >= 65536.0f;
-  const Int4 bits = (Int4)moved | (special & 0x7f800000) | (raw & 0x8000) << 16;
-  return {(Float4)bits};
-}
-inline Vec load_brain(const uint16_t* p) { return {(Float4)(load_shorts(p) << 16)}; }
 // Four neighbouring codes of an activation row in every lane, as 16-bit values: the first and
 // third, and the second and fourth.
 struct Quad {

@@ -193,7 +193,7 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
     float* out = block + s * kFloatingBlock * kPanel;
     const uint16_t* in = static_cast<const uint16_t*>(weights[s]);
     for (int64_t i = 0; i < count * kPanel; i += Vec::kLanes) {
-      store(out + i, w.format == Format::kF16 ? load_half(in + i) : load_brain(in + i));
+      store(out + i, w.format == Format::kF16 ? load_f16(in + i) : load_bf16(in + i));
     }
     weights[s] = out;
   }

@@ -51,7 +51,7 @@ struct QuantisedTile {
 };
 
 inline Vec load_scale(const uint8_t* base, bool half, int64_t index) {
-  return half ? load_half(reinterpret_cast<const uint16_t*>(base) + index)
+  return half ? load_f16(reinterpret_cast<const uint16_t*>(base) + index)
               : load(reinterpret_cast<const float*>(base) + index);
 }
 
@@ -175,11 +175,11 @@ struct Single {
 };
 struct Half {
   using Type = uint16_t;
-  static Vec widen(const uint16_t* p) { return load_half(p); }
+  static Vec widen(const uint16_t* p) { return load_f16(p); }
 };
 struct Brain {
   using Type = uint16_t;
-  static Vec widen(const uint16_t* p) { return load_brain(p); }
+  static Vec widen(const uint16_t* p) { return load_bf16(p); }
 };
 
 template <int R, int NP, class F>

@@ -32,6 +32,9 @@ struct OpEntry {
 };
 
 extern const OpEntry kPagedAttentionOp;
+extern const OpEntry kPagedAttentionFloat16Op;
+extern const OpEntry kPagedAttentionBFloat16Op;
+extern const OpEntry kPagedAttentionInt8Op;
 extern const OpEntry kPackedLinearOp;
 extern const OpEntry kPackedEmbeddingOp;
 extern const OpEntry kSkipRmsNormOp;

@@ -33,6 +33,7 @@ enum ElementType : int32_t {
   kAnyType = 0,
   kFloat = 1,
   kUint8 = 2,
+  kInt8 = 3,
   kInt32 = 6,
   kInt64 = 7,
   kFloat16 = 10,

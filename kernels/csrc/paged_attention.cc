@@ -132,7 +132,7 @@ bool is_optional(size_t input) {
          (input >= kHeadSink && input < kInputCount);
 }
 
-int32_t element_type(size_t input) {
+int32_t element_type(size_t input, PoolType pool) {
   switch (input) {
     case kCuSeqlens:
     case kPastSeqlens:
@@ -140,28 +140,57 @@ int32_t element_type(size_t input) {
     case kSlotMapping:
     case kAttentionMetadata:
       return abi::kInt32;
+    case kKeyCache:
+    case kValueCache:
+      switch (pool) {
+        case PoolType::kFloat16: return abi::kFloat16;
+        case PoolType::kBFloat16: return abi::kBfloat16;
+        case PoolType::kInt8: return abi::kInt8;
+        case PoolType::kFloat32: return abi::kFloat;
+      }
+      return abi::kFloat;
     default:
       return abi::kFloat;
   }
 }
 
-const OpEntry kPagedAttentionOp = {
-    "PagedAttention",
-    kInputCount,
-    kOutputCount,
-    element_type,
-    [](size_t) -> int32_t { return abi::kFloat; },
-    is_optional,
-    [](size_t) { return false; },
-    [](const Api& api, const abi::OrtKernelInfo* info,
-       const Tier& tier) -> std::unique_ptr<OpKernel> {
-      return std::make_unique<PagedAttention>(api, info, *tier.attention);
-    },
-};
+namespace {
+
+template <PoolType P>
+constexpr OpEntry paged_attention_op(const char* name) {
+  return {
+      name,
+      kInputCount,
+      P == PoolType::kInt8 ? kScaledOutputs : kPlainOutputs,
+      [](size_t input) { return element_type(input, P); },
+      [](size_t output) {
+        const bool pool = output == kKeyCacheOut || output == kValueCacheOut;
+        return pool ? element_type(kKeyCache, P) : int32_t{abi::kFloat};
+      },
+      is_optional,
+      [](size_t) { return false; },
+      [](const Api& api, const abi::OrtKernelInfo* info,
+         const Tier& tier) -> std::unique_ptr<OpKernel> {
+        return std::make_unique<PagedAttention>(api, info, *tier.attention, P);
+      },
+  };
+}
+
+constexpr const char* kCanonical = "NB,BS,H,D";
+constexpr const char* kHeadMajor = "NB,H,BS/16,D,16|NB,H,BS,D";
+
+}  // namespace
+
+const OpEntry kPagedAttentionOp = paged_attention_op<PoolType::kFloat32>("PagedAttention");
+const OpEntry kPagedAttentionFloat16Op =
+    paged_attention_op<PoolType::kFloat16>("PagedAttentionFloat16");
+const OpEntry kPagedAttentionBFloat16Op =
+    paged_attention_op<PoolType::kBFloat16>("PagedAttentionBFloat16");
+const OpEntry kPagedAttentionInt8Op = paged_attention_op<PoolType::kInt8>("PagedAttentionInt8");
 
 PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
-                               const AttentionKernels& kernels)
-    : api_(api), kernels_(kernels) {
+                               const AttentionKernels& kernels, PoolType pool)
+    : api_(api), kernels_(kernels), pool_(pool) {
   heads_ = api.attribute(info, "num_heads", int64_t{0});
   kv_heads_ = api.attribute(info, "kv_num_heads", int64_t{0});
   window_ = api.attribute(info, "local_window_size", int64_t{-1});
@@ -172,7 +201,7 @@ PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
   scale_ = api.attribute(info, "scale", 0.0f);
   softcap_ = api.attribute(info, "softcap", 0.0f);
   epsilon_ = api.attribute(info, "qk_norm_epsilon", 1e-6f);
-  const std::string layout = api.attribute(info, "kv_layout", std::string("NB,BS,H,D"));
+  const std::string layout = api.attribute(info, "kv_layout", std::string(kCanonical));
   if (heads_ < 1 || kv_heads_ < 1 || heads_ % kv_heads_ != 0) {
     throw OpError("num_heads " + std::to_string(heads_) + " must be a positive multiple of " +
                   "kv_num_heads " + std::to_string(kv_heads_));
@@ -188,8 +217,13 @@ PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
       !std::isfinite(epsilon_) || epsilon_ < 0.0f) {
     throw OpError("scale, softcap and qk_norm_epsilon must be finite and not negative");
   }
-  if (layout != "NB,BS,H,D") {
-    throw OpError("kv_layout \"" + layout + "\" is not supported: the CPU has \"NB,BS,H,D\"",
+  head_major_ = layout == kHeadMajor;
+  if (!head_major_ && (layout != kCanonical || pool_ != PoolType::kFloat32)) {
+    throw OpError("kv_layout \"" + layout + "\" is not supported: the CPU has " +
+                      (pool_ == PoolType::kFloat32 ? "\"" + std::string(kCanonical) + "\" and \""
+                                                   : std::string("\"")) +
+                      kHeadMajor + "\"" +
+                      (pool_ == PoolType::kFloat32 ? "" : " for pools that are not float32"),
                   abi::kNotImplemented);
   }
 }
@@ -202,6 +236,8 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
   Plan plan;
   plan.kernels = &kernels_;
   AttentionStep& step = plan.step;
+  step.pool = pool_;
+  step.head_major = head_major_;
   step.heads = heads_;
   step.kv_heads = kv_heads_;
   step.rotary_offset = rotary_offset_;
@@ -228,8 +264,10 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
     step.value = step.key + key_width;
     step.query_stride = step.key_stride = step.value_stride = query_width + 2 * key_width;
   }
-  step.key_cache = floats(kKeyCache);
-  step.value_cache = floats(kValueCache);
+  step.key_cache = inputs.view[kKeyCache].data;
+  step.value_cache = inputs.view[kValueCache].data;
+  step.key_scale = floats(kKScale);
+  step.value_scale = floats(kVScale);
   step.cu_seqlens = ints(kCuSeqlens);
   step.past = ints(kPastSeqlens);
   step.table = ints(kBlockTable);
@@ -246,13 +284,19 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
   }
   check_indices(step, sizes, rotary_ ? inputs.view[kCosCache].shape[0] : -1);
 
-  const TensorView& pool = inputs.view[kKeyCache];
-  void* key_out = api_.output(context, kKeyCacheOut, pool.shape, pool.rank);
-  void* value_out = api_.output(context, kValueCacheOut, pool.shape, pool.rank);
-  if (key_out != step.key_cache || value_out != step.value_cache) {
-    throw OpError(
-        "key_cache_out and value_cache_out must be bound to the same memory as key_cache and "
-        "value_cache: bind one OrtValue as input and as output");
+  // Every pool is written in place: its output is the memory of its input.
+  const auto in_place = [&](size_t input, size_t output) {
+    const TensorView& pool = inputs.view[input];
+    if (api_.output(context, output, pool.shape, pool.rank) == pool.data) return;
+    const std::string name = input_name(input);
+    throw OpError(name + "_out must be bound to the same memory as " + name +
+                  ": bind one OrtValue as input and as output");
+  };
+  in_place(kKeyCache, kKeyCacheOut);
+  in_place(kValueCache, kValueCacheOut);
+  if (pool_ == PoolType::kInt8) {
+    in_place(kKScale, kKeyScaleOut);
+    in_place(kVScale, kValueScaleOut);
   }
   const int64_t output_shape[] = {sizes.tokens, query_width};
   step.output = static_cast<float*>(api_.output(context, kOutput, output_shape, 2));

@@ -24,6 +24,9 @@ struct Registered {
 // and ONNX Runtime tells bodies apart by name alone.
 constexpr Registered kOps[] = {
     {"PagedAttention", &kPagedAttentionOp},
+    {"PagedAttentionFloat16", &kPagedAttentionFloat16Op},
+    {"PagedAttentionBFloat16", &kPagedAttentionBFloat16Op},
+    {"PagedAttentionInt8", &kPagedAttentionInt8Op},
     {"PackedLinear", &kPackedLinearOp},
     {"PackedLinearFloat", &kPackedLinearOp},
     {"PackedLinearSymmetric", &kPackedLinearOp},

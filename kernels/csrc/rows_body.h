@@ -46,7 +46,7 @@ void embed_floating(const PackedMatrix& w, int64_t id, float* out) {
       continue;
     }
     const uint16_t* half = static_cast<const uint16_t*>(w.weight) + index - lane;
-    store(lanes, w.format == Format::kF16 ? load_half(half) : load_brain(half));
+    store(lanes, w.format == Format::kF16 ? load_f16(half) : load_bf16(half));
     out[k] = lanes[lane];
   }
 }

@@ -46,6 +46,16 @@ class Shapes {
   const Inputs& inputs_;
 };
 
+const char* type_text(int32_t type) {
+  switch (type) {
+    case abi::kFloat16: return "float16 (10)";
+    case abi::kBfloat16: return "bfloat16 (16)";
+    case abi::kInt8: return "int8 (3)";
+    case abi::kInt32: return "int32 (6)";
+    default: return "float32 (1)";
+  }
+}
+
 void check_rule(const char* what, int64_t value, int64_t low, int64_t high, int64_t multiple) {
   if (value < low || value > high || value % multiple != 0) {
     throw OpError(std::string(what) + " " + text(value) + " is not supported: it must be " +
@@ -62,17 +72,20 @@ StepSizes check_shapes(const Inputs& inputs, AttentionStep* step) {
   for (size_t i = 0; i < kInputCount; ++i) {
     const TensorView& view = inputs.view[i];
     if (!view.present()) {
-      if (is_optional(i)) continue;
+      const bool scale = i == kKScale || i == kVScale;
+      if (is_optional(i) && !(scale && step->pool == PoolType::kInt8)) continue;
       throw OpError(std::string(kNames[i]) + " is missing");
     }
-    if (i == kKScale || i == kVScale || i == kAttentionMetadata) {
-      throw OpError(std::string(kNames[i]) + " is reserved: version 1 on the CPU takes none",
+    const bool scale = i == kKScale || i == kVScale;
+    if (i == kAttentionMetadata || (scale && step->pool != PoolType::kInt8)) {
+      throw OpError(std::string(kNames[i]) + " is reserved: version 1 on the CPU takes none" +
+                        (scale ? " with pools that are not int8" : ""),
                     abi::kNotImplemented);
     }
-    if (view.type != element_type(i)) {
+    const int32_t wanted = element_type(i, step->pool);
+    if (view.type != wanted) {
       throw OpError(std::string(kNames[i]) + " has element type " + text(view.type) +
-                        ", but version 1 on the CPU takes " +
-                        (element_type(i) == abi::kFloat ? "float32 (1)" : "int32 (6)"),
+                        ", but version 1 on the CPU takes " + type_text(wanted),
                     abi::kNotImplemented);
     }
   }
@@ -87,6 +100,14 @@ StepSizes check_shapes(const Inputs& inputs, AttentionStep* step) {
   shapes.size(kKeyCache, 2, step->kv_heads, "kv_num_heads");
   for (size_t axis = 0; axis < 4; ++axis) {
     shapes.size(kValueCache, axis, shapes.at(kKeyCache, axis), "as in key_cache");
+  }
+  if (step->pool == PoolType::kInt8) {
+    for (const size_t input : {kKScale, kVScale}) {
+      shapes.rank(input, 3);
+      for (size_t axis = 0; axis < 3; ++axis) {
+        shapes.size(input, axis, shapes.at(kKeyCache, axis), "as in key_cache");
+      }
+    }
   }
   if (inputs.view[kKey].present() != inputs.view[kValue].present()) {
     throw OpError("key and value must be given together, or neither and query holds packed QKV");
