@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from ortloom.kernels.body_builder import BodyBuilder
 from ortloom.kernels.contract import HEAD_MAJOR_LAYOUT, KEY_LANES
-from ortloom.kernels.pool_values import MOST
+from ortloom.kernels.pool_values import MOST, SMALLEST
 
 _ELEMENTS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
@@ -100,7 +100,7 @@ def _quantised(b: BodyBuilder, x: str) -> tuple[str, str]:
     """Codes [T, KH, D] and scales [T, KH] of heads x."""
     most, zero = b.number(float(MOST)), b.number(0.0)
     largest = b.op("ReduceMax", b.op("Abs", x), b.ints(-1), keepdims=1)
-    some = b.op("Greater", largest, zero)
+    some = b.op("GreaterOrEqual", largest, b.number(SMALLEST))
     inverse = b.op("Where", some, b.op("Div", most, largest), zero)
     steps = b.op("Round", b.op("Mul", x, inverse))
     codes = b.op("Clip", steps, b.number(-float(MOST)), most)

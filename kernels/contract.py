@@ -39,10 +39,10 @@ attributes and semantics are the same but for what follows.
   when they are written; what is read is widened to float32.
 - int8 (vLLM's int8_per_token_head): for each token and KV head of key (after norm and rotation) and
   value, with x in float32: amax = max |x|, scale = amax / 127, inverse = 127 / amax (0 if amax is
-  0), code = x * inverse rounded half to even and clamped to -127 .. 127. The scale goes to the
-  scale pool at the token's slot. A key gives score = scale * sum(q * code) before everything that
-  follows; a value's weight is multiplied by its scale. `k_scale` and `v_scale` are required, are
-  pools like the others, and come back as outputs 3 and 4 in the same memory.
+  below 2^-100), code = x * inverse rounded half to even and clamped to -127 .. 127. The scale goes
+  to the scale pool at the token's slot. A key gives score = scale * sum(q * code) before everything
+  that follows; a value's weight is multiplied by its scale. `k_scale` and `v_scale` are required,
+  are pools like the others, and come back as outputs 3 and 4 in the same memory.
 
 `kv_layout` says how a block's elements lie in memory; the declared shapes do not change.
 - "NB,BS,H,D": as declared. Float32 pools only. Contract and plain graphs.

@@ -21,6 +21,9 @@ STORAGE: dict[str, Any] = {
 MOST = 127
 """Largest code of an int8 pool."""
 
+SMALLEST = 2.0**-100
+"""Largest value of a head below which its codes are all 0: 127 / it might not be finite."""
+
 
 def element_type(pool: npt.NDArray[Any]) -> str:
     """The element type of a pool's array; uint16 is bfloat16.
@@ -50,7 +53,8 @@ def quantise(x: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
     """Codes [..., D] and scales [...] of heads x [..., D]: int8 with one scale a token and head."""
     largest = np.abs(x).max(axis=-1).astype(np.float32)
     scale = largest / np.float32(MOST)
-    inverse = np.divide(np.float32(MOST), largest, out=np.zeros_like(largest), where=largest > 0)
+    some = largest >= SMALLEST
+    inverse = np.divide(np.float32(MOST), largest, out=np.zeros_like(largest), where=some)
     codes = np.clip(np.rint(x * inverse[..., None]), -MOST, MOST)
     return codes.astype(np.int8), scale
 

@@ -100,6 +100,7 @@ def test_tokens_of_zeros_have_scale_zero(steps, request_of, options, bound):
     inputs = steps(1).step(attributes, [request_of(0, 4)], pools="int8")
     inputs["key"][1] = 0
     inputs["value"][2] = 0
+    inputs["value"][3] = 1e-31
     session = ort.InferenceSession(
         model_with_body(attributes, inputs).SerializeToString(),
         options(1),
@@ -163,10 +164,10 @@ def test_bf16_rounding_is_to_nearest_even():
 
 
 def test_int8_rounding_is_half_to_even_with_one_scale_a_head():
-    x = np.array([[127.0, 0.5, 1.5, -2.5, -127.0], [0.0] * 5], np.float32)
+    x = np.array([[127.0, 0.5, 1.5, -2.5, -127.0], [0.0] * 5, [1e-31] * 5], np.float32)
     codes, scales = quantise(x)
-    assert codes.tolist() == [[127, 0, 2, -2, -127], [0] * 5]
-    assert scales.tolist() == [1.0, 0.0]
+    assert codes.tolist() == [[127, 0, 2, -2, -127], [0] * 5, [0] * 5]
+    assert scales[:2].tolist() == [1.0, 0.0]
 
 
 # ---- building --------------------------------------------------------------------------------
