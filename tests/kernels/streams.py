@@ -1,4 +1,4 @@
-"""One request's tokens through different schedules, and the comparison of all bits that come out."""
+"""One request's tokens through different schedules, and a comparison of all bits that come out."""
 
 import numpy as np
 
