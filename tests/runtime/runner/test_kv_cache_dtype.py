@@ -14,6 +14,7 @@ from ortloom.runtime.model_runner import ModelRunner
 from ortloom.runtime.providers.kv_cache import refusal
 from ortloom.runtime.providers.select import all_providers, select
 from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.runtime.scheduler import Scheduler
 
 PROMPT = [(7 * i * i + 3) % 250 + 1 for i in range(45)]
 KINDS = [
@@ -181,23 +182,34 @@ def test_chunks_and_threads_do_not_change_a_bit(driver, make_config, kind, head_
 
 
 def completions(bundle, **options):
-    """Token ids and logprobs of prompts with common beginnings, and the engine's counters."""
+    """Tokens and logprobs of prompts with common beginnings, twice, and prompt tokens not computed
+    the second time."""
     llm = LLM(bundle, kv_cache_dtype="int8", threads=1, **options)
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=24, logprobs=5, ignore_eos=True)
     prompts = [[*PROMPT[:40], 9, tail] for tail in range(1, 7)] * 2
     try:
-        rounds = [llm.generate(prompts, params) for _ in "ab"]
-        return [
-            [(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs] for outputs in rounds
-        ]
+        rounds = [llm.generate(prompts, params) for _ in range(2)]
     finally:
         llm.close()
+    rows = [[(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in done] for done in rounds]
+    return rows, sum(output.num_cached_tokens for output in rounds[1])
 
 
-def test_prefix_sharing_and_preemption_do_not_change_a_bit_of_int8(bundle):
-    shared = completions(bundle, num_blocks=128)
-    apart = completions(bundle, num_blocks=128, enable_prefix_caching=False)
-    # 12 requests of 66 tokens need 60 blocks: with 12 some must be computed again.
-    cramped = completions(bundle, num_blocks=12, max_model_len=96)
+def test_prefix_sharing_and_preemption_do_not_change_a_bit_of_int8(bundle, monkeypatch):
+    preempted = []
+    preempt = Scheduler._preempt
+
+    def counted(scheduler, request):
+        preempted.append(request)
+        preempt(scheduler, request)
+
+    monkeypatch.setattr(Scheduler, "_preempt", counted)
+    apart, cached = completions(bundle, num_blocks=128, enable_prefix_caching=False)
+    assert (cached, len(preempted)) == (0, 0)
+    shared, cached = completions(bundle, num_blocks=128)
+    assert cached >= 12 * 32
+    assert not preempted
+    cramped, _ = completions(bundle, num_blocks=12, max_model_len=96)
+    assert preempted
     assert shared == apart == cramped
     assert shared[0] == shared[1]
