@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from ortloom.errors import UnsupportedModel
 from ortloom.exporter.architectures import rope_parameters
 from ortloom.exporter.attention import AttentionCall
+from ortloom.exporter.rewrites.kv_cache import KVCacheForm
 from ortloom.exporter.sources.checkpoint import Checkpoint
+from ortloom.kernels.contract import HEAD_MAJOR_LAYOUT
 from ortloom.models.manifest import (
     Architecture,
     FileEntry,
@@ -21,7 +24,14 @@ from ortloom.models.manifest import (
     hash_file,
 )
 
-DTYPES = {"FLOAT": "float32", "INT64": "int64", "INT32": "int32"}
+DTYPES = {
+    "FLOAT": "float32",
+    "FLOAT16": "float16",
+    "BFLOAT16": "bfloat16",
+    "INT8": "int8",
+    "INT64": "int64",
+    "INT32": "int32",
+}
 
 
 def _ids(value: object) -> tuple[int, ...]:
@@ -97,8 +107,10 @@ def describe_graph(
     root: Path,
     layers: int,
     ops: tuple[tuple[str, int], ...],
+    kv_cache: KVCacheForm | None = None,
 ) -> Graph:
-    """The manifest entry of a written graph; `ops` is its histogram."""
+    """The manifest entry of a written graph; `ops` is its histogram, `kv_cache` None the contract's
+    own."""
     entry = FileEntry(
         path=path.relative_to(root).as_posix(), size=path.stat().st_size, sha256=hash_file(path)
     )
@@ -112,6 +124,17 @@ def describe_graph(
         k_cache_out=pools("k_cache_out"),
         v_cache_out=pools("v_cache_out"),
     )
+    if kv_cache is not None and kv_cache.pools == "int8":
+        io = msgspec.structs.replace(
+            io,
+            k_scale=pools("k_scale"),
+            v_scale=pools("v_scale"),
+            k_scale_out=pools("k_scale_out"),
+            v_scale_out=pools("v_scale_out"),
+        )
+    kind: dict[str, Any] = {}
+    if kv_cache is not None:
+        kind = {"kv_cache_dtype": kv_cache.name, "kv_layout": HEAD_MAJOR_LAYOUT}
     imports = sorted((d or "ai.onnx", v) for d, v in model.graph.opset_imports.items())
     return Graph(
         variant=variant,
@@ -121,6 +144,7 @@ def describe_graph(
         outputs=tuple(_spec(v) for v in model.graph.outputs),
         opset_imports=tuple(imports),
         ops=ops,
+        **kind,
     )
 
 

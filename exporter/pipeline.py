@@ -94,10 +94,15 @@ def _write_bundle(
     weights = built.layout.write(root, names, progress.advance)
     graphs = []
     for variant in names:
-        model = variants.derive(built.model, variant)
-        require_structure(model, len(built.calls))
-        path, ops = variants.write(model, root, variant)
-        graphs.append(describe.describe_graph(model, variant, path, root, len(built.calls), ops))
+        for form in variants.KV_CACHES.get(variant, (None,)):
+            model = variants.derive(built.model, variant, form)
+            require_structure(model, len(built.calls))
+            name = variant if form is None else variant + form.suffix
+            path, ops = variants.write(model, root, name)
+            described = describe.describe_graph(
+                model, variant, path, root, len(built.calls), ops, form
+            )
+            graphs.append(described)
 
     manifest = Manifest(
         producer=producer(),
@@ -117,7 +122,7 @@ def _write_bundle(
     report = {
         "checked": False,
         "requantised": manifest.quantization.requantised,
-        "ops": {g.variant: dict(g.ops) for g in graphs},
+        "ops": {Path(g.file.path).stem: dict(g.ops) for g in graphs},
         "warnings": list(dict.fromkeys(checkpoint.warnings)),
     }
     if checkpoint.quantised and options.quant is None:

@@ -14,7 +14,7 @@ from ortloom.errors import UnsupportedModel
 from ortloom.exporter.layer_kinds import LayerPlan
 
 _LAYER = re.compile(r"^(.*\blayers\.)(\d+)(\..*)$")
-_POOL = re.compile(r"^([kv]_cache(?:_out)?\.)(\d+)()$")
+_POOL = re.compile(r"^([kv]_(?:cache|scale)(?:_out)?\.)(\d+)()$")
 
 
 def renumber(name: str, number: int) -> str:

@@ -17,11 +17,14 @@ ALLOWED = frozenset(
         "com.microsoft::QuickGelu",
         "ortloom::PackedEmbedding",
         "ortloom::PackedLinear",
-        "ortloom::PagedAttention",
         "ortloom::SkipRMSNorm",
+        *(f"{contract.DOMAIN}::{op}" for op in contract.OP_POOLS),
     }
 )
 """Ops whose rows are bitwise the same alone and in any batch (a test proves it for each)."""
+
+POOL_PREFIXES = ("k_cache.", "v_cache.", "k_scale.", "v_scale.")
+"""How the names of graph inputs that are pools begin."""
 
 
 def require_structure(model: ir.Model, layers: int) -> None:
@@ -38,21 +41,23 @@ def require_structure(model: ir.Model, layers: int) -> None:
         raise UnsupportedModel(
             f"the graph needs the op {foreign[0]}, which is not on the list of batch-invariant ops"
         )
-    nodes = [n for n in graph if n.op_type == contract.PAGED_ATTENTION]
+    nodes = [n for n in graph if n.op_type in contract.OP_POOLS]
     if len(nodes) != layers:
         raise UnsupportedModel(f"{len(nodes)} attention ops for {layers} layers")
-    key, value = contract.INPUTS.index("key_cache"), contract.INPUTS.index("value_cache")
-    pools = [v for v in graph.inputs if str(v.name).startswith(("k_cache.", "v_cache."))]
+    places = {name: contract.INPUTS.index(name) for name in contract.POOLS}
+    pools = [v for v in graph.inputs if str(v.name).startswith(POOL_PREFIXES)]
     for pool in pools:
         uses = list(pool.uses())
-        if len(uses) != 1 or uses[0].node.op_type != contract.PAGED_ATTENTION:
+        if len(uses) != 1 or uses[0].node.op_type not in contract.OP_POOLS:
             raise UnsupportedModel(f"pool '{pool.name}' is not read by exactly one attention op")
-        if uses[0].idx not in (key, value):
+        if uses[0].idx not in places.values():
             raise UnsupportedModel(f"pool '{pool.name}' enters an attention op as another input")
     for node in nodes:
-        for index, place in ((1, key), (2, value)):
-            source = node.inputs[place]
-            name = str(source.name if source else "").replace("_cache.", "_cache_out.")
+        outputs = contract.outputs_of(node.op_type)[1:]
+        # A pool output is named as its input, and so is the op's.
+        for index, output in enumerate(outputs, start=1):
+            source = node.inputs[places[output.removesuffix("_out")]]
+            name = str(source.name if source else "").replace(".", "_out.")
             if not node.outputs[index].is_graph_output() or node.outputs[index].name != name:
                 raise UnsupportedModel(f"pool output '{name}' does not come from its layer's op")
         heads = edit.integer(node, "num_heads", 0), edit.integer(node, "kv_num_heads", 0)

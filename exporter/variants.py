@@ -12,6 +12,7 @@ from ortloom.exporter.canonical import number_nodes
 from ortloom.exporter.rewrites import edit
 from ortloom.exporter.rewrites.fused_qkv import fuse_qkv
 from ortloom.exporter.rewrites.gated_linear import fuse_gates
+from ortloom.exporter.rewrites.kv_cache import FORMS, KVCacheForm, set_kv_cache
 from ortloom.exporter.rewrites.silu import fuse_silu
 from ortloom.exporter.rewrites.skip_norm import fuse_skip_norm
 from ortloom.exporter.weights import ELEMENT_TYPES, WEIGHT_PATH, WeightLayout
@@ -34,6 +35,9 @@ REWRITES: dict[str, Callable[[ir.Graph], None]] = {
 }
 """What turns the contract graph into each variant."""
 
+KV_CACHES: dict[str, tuple[KVCacheForm, ...]] = {"cpu": FORMS}
+"""The kinds of KV cache that a variant is written for, a graph each; others keep the contract's."""
+
 
 def reference_weights(model: ir.Model, layout: WeightLayout) -> None:
     """Point every weight initialiser at its bytes in the weight file."""
@@ -49,10 +53,20 @@ def reference_weights(model: ir.Model, layout: WeightLayout) -> None:
         )
 
 
-def derive(contract: ir.Model, variant: str) -> ir.Model:
-    """A variant as a new model; `contract` is not changed."""
+def derive(contract: ir.Model, variant: str, kv_cache: KVCacheForm | None = None) -> ir.Model:
+    """A variant as a new model; `contract` is not changed.
+
+    Args:
+        contract: the contract graph.
+        variant: one of `REWRITES`.
+        kv_cache: one of the variant's `KV_CACHES`; by default its first, if it has any.
+    """
     model: ir.Model = ir.from_proto(ir.to_proto(contract))
     REWRITES[variant](model.graph)
+    if kv_cache is None:
+        kv_cache = next(iter(KV_CACHES.get(variant, ())), None)
+    if kv_cache is not None:
+        set_kv_cache(model.graph, kv_cache)
     number_nodes(model.graph)
     model.ir_version = IR_VERSION
     used = {node.domain for node in model.graph}
@@ -91,9 +105,9 @@ def histogram(model: onnx.ModelProto) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts.items()))
 
 
-def write(model: ir.Model, root: Path, variant: str) -> tuple[Path, tuple[tuple[str, int], ...]]:
-    """Write graphs/<variant>.onnx; the path and the histogram of its ops."""
-    path = root / "graphs" / f"{variant}.onnx"
+def write(model: ir.Model, root: Path, name: str) -> tuple[Path, tuple[tuple[str, int], ...]]:
+    """Write graphs/<name>.onnx; the path and the histogram of its ops."""
+    path = root / "graphs" / f"{name}.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     proto = finished(model)
     path.write_bytes(proto.SerializeToString(deterministic=True))

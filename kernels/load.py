@@ -7,7 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ortloom.errors import KernelUnavailable
-from ortloom.kernels.contract import DOMAIN, PAGED_ATTENTION, PagedAttentionAttributes
+from ortloom.kernels.contract import (
+    DOMAIN,
+    HEAD_MAJOR_LAYOUT,
+    PAGED_ATTENTION,
+    PagedAttentionAttributes,
+)
 from ortloom.kernels.isa import isa_report
 from ortloom.kernels.library import NO_OPS_VARIABLE, library_path
 from ortloom.kernels.packed_contract import LINEAR_INPUTS, PACKED_LINEAR, PackedAttributes
@@ -127,7 +132,7 @@ def _test_packed_linear() -> None:
 def _test_attention() -> None:
     import onnxruntime as ort
 
-    attributes = PagedAttentionAttributes(num_heads=4, kv_num_heads=2)
+    attributes = PagedAttentionAttributes(4, 2, kv_layout=HEAD_MAJOR_LAYOUT)
     inputs = _self_test_inputs()
     expected = paged_attention(attributes, inputs)
     try:

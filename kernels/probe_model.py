@@ -11,9 +11,9 @@ from ortloom.kernels.contract import (
     DOMAIN,
     DOMAIN_VERSION,
     INPUTS,
-    OUTPUTS,
-    PAGED_ATTENTION,
+    POOL_OPS,
     PagedAttentionAttributes,
+    outputs_of,
 )
 
 _IR_VERSION = 8
@@ -30,6 +30,7 @@ _INT32_INPUTS = (
 _RANKS = {
     "query": 2, "key": 2, "value": 2, "key_cache": 4, "value_cache": 4, "block_table": 2,
     "cos_cache": 2, "sin_cache": 2, "output": 2, "key_cache_out": 4, "value_cache_out": 4,
+    "k_scale": 3, "v_scale": 3, "k_scale_out": 3, "v_scale_out": 3,
 }  # fmt: skip
 _RESERVED = ("k_scale", "v_scale", "attention_metadata")
 
@@ -114,23 +115,38 @@ def one_node_model(
 
 
 def paged_attention_model(
-    attributes: PagedAttentionAttributes, inputs: Sequence[str] | None = None
+    attributes: PagedAttentionAttributes,
+    inputs: Sequence[str] | None = None,
+    pools: str = "float32",
 ) -> bytes:
-    """A model that is one PagedAttention node over `inputs` (default: the required ones)."""
+    """A model that is one node of the attention op of `pools`.
+
+    Args:
+        attributes: of the node.
+        inputs: their names; default: the required ones.
+        pools: element type of the key and value pools, one of `contract.POOL_OPS`.
+    """
     optional = ("cos_cache", "sin_cache", "head_sink", "q_norm_weight", "k_norm_weight")
+    reserved = ("attention_metadata",) if pools == "int8" else _RESERVED
     given = (
         tuple(inputs)
         if inputs is not None
-        else tuple(n for n in INPUTS if n not in optional + _RESERVED)
+        else tuple(n for n in INPUTS if n not in optional + reserved)
     )
 
-    def signature(names: Sequence[str]) -> Signature:
-        return {n: ("int32" if n in _INT32_INPUTS else "float32", _RANKS.get(n, 1)) for n in names}
+    def kind(name: str) -> str:
+        if name in _INT32_INPUTS:
+            return "int32"
+        return pools if name.removesuffix("_out") in ("key_cache", "value_cache") else "float32"
 
+    def signature(names: Sequence[str]) -> Signature:
+        return {n: (kind(n), _RANKS.get(n, 1)) for n in names}
+
+    op = POOL_OPS[pools]
     return one_node_model(
-        PAGED_ATTENTION,
+        op,
         {field.name: getattr(attributes, field.name) for field in fields(attributes)},
         INPUTS,
         signature(given),
-        signature(OUTPUTS),
+        signature(outputs_of(op)),
     )

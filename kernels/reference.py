@@ -1,27 +1,34 @@
 """NumPy oracle of `ortloom::PagedAttention` version 1 (`ortloom.kernels.contract`).
 
 Written for reading, not for speed: one loop a request and head, float64 throughout, rounded to
-float32 once at the end.
+float32 once at the end, and to the pools' element type where keys and values are stored.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ortloom.kernels.contract import PagedAttentionAttributes
+from ortloom.kernels.contract import POOL_OPS, POOLS, PagedAttentionAttributes, layouts_of
+from ortloom.kernels.pool_layout import as_stored, by_token
+from ortloom.kernels.pool_values import element_type, quantise, stored, widened
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class PagedAttentionResult:
-    """What the op leaves: `output` [T, H*D] f32 and both pools after the write."""
+    """What the op leaves: `output` [T, H*D] f32 and the pools after the write, in the element type
+    and order of memory that they came in (uint16 holds the bits of bfloat16); scale pools of int8
+    pools only."""
 
     output: npt.NDArray[np.float32]
-    key_cache: npt.NDArray[np.float32]
-    value_cache: npt.NDArray[np.float32]
+    key_cache: npt.NDArray[Any]
+    value_cache: npt.NDArray[Any]
+    k_scale: npt.NDArray[np.float32] | None = None
+    v_scale: npt.NDArray[np.float32] | None = None
 
 
 def rms_norm(x: Array, weight: Array, epsilon: float) -> Array:
@@ -61,14 +68,21 @@ def paged_attention(
     Args:
         attributes: the node's attributes.
         inputs: tensors by the names of `contract.INPUTS`; absent ones are optional. The pools are
-            not changed; copies come back.
+            not changed; copies come back. The pools' type (float32, float16, uint16 for bfloat16,
+            int8) says which op this is.
 
     Returns:
-        The output and both pools after the write.
+        The output and the pools after the write.
+
+    Raises:
+        ValueError: an element type or layout that no op has.
     """
     heads, kv_heads = attributes.num_heads, attributes.kv_num_heads
-    key_cache = np.array(inputs["key_cache"], dtype=np.float32)
-    value_cache = np.array(inputs["value_cache"], dtype=np.float32)
+    kind, layout = element_type(inputs["key_cache"]), attributes.kv_layout
+    if layout not in layouts_of(POOL_OPS[kind]):
+        raise ValueError(f"kv_layout '{layout}' is not supported by {POOL_OPS[kind]}")
+    pools = {name: by_token(name, inputs[name], layout) for name in POOLS if name in inputs}
+    key_cache, value_cache = pools["key_cache"], pools["value_cache"]
     block_size, size = key_cache.shape[1], key_cache.shape[3]
     cu = np.asarray(inputs["cumulative_sequence_length"], dtype=np.int64)
     past = np.asarray(inputs["past_seqlens"], dtype=np.int64)
@@ -99,8 +113,16 @@ def paged_attention(
         key = rotate(key, cos, sin, offset, interleaved)
 
     written = slots >= 0
-    key_cache.reshape(-1, kv_heads, size)[slots[written]] = key[written].astype(np.float32)
-    value_cache.reshape(-1, kv_heads, size)[slots[written]] = value[written]
+    for name, scales, heads_of_step in (
+        ("key_cache", "k_scale", key[written].astype(np.float32)),
+        ("value_cache", "v_scale", value[written]),
+    ):
+        rows = pools[name].reshape(-1, kv_heads, size)
+        if kind == "int8":
+            rows[slots[written]], scale_rows = quantise(heads_of_step)
+            pools[scales].reshape(-1, kv_heads)[slots[written]] = scale_rows
+        else:
+            rows[slots[written]] = stored(heads_of_step, kind)
 
     scale = attributes.scale if attributes.scale > 0 else 1.0 / np.sqrt(size)
     sinks = inputs.get("head_sink")
@@ -121,8 +143,11 @@ def paged_attention(
             if len(visible) == 0:
                 continue
             block, place = blocks[visible], visible % block_size
-            keys = key_cache[block, place].astype(np.float64)
-            values = value_cache[block, place].astype(np.float64)
+            keys = widened(key_cache[block, place]).astype(np.float64)
+            values = widened(value_cache[block, place]).astype(np.float64)
+            if kind == "int8":
+                keys *= pools["k_scale"][block, place, :, None]
+                values *= pools["v_scale"][block, place, :, None]
             for head in range(heads):
                 kv_head = head // (heads // kv_heads)
                 scores = scale * (keys[:, kv_head] @ query[t, head])
@@ -138,6 +163,5 @@ def paged_attention(
                 output[t, head] = weights @ values[:, kv_head] / denominator
     return PagedAttentionResult(
         output=output.reshape(tokens, heads * size).astype(np.float32),
-        key_cache=key_cache,
-        value_cache=value_cache,
+        **{name: as_stored(name, pool, layout) for name, pool in pools.items()},
     )

@@ -16,6 +16,11 @@ from typing import Literal
 import msgspec
 
 from ortloom.errors import ManifestError
+from ortloom.models.graph_entry import FileEntry as FileEntry
+from ortloom.models.graph_entry import Graph as Graph
+from ortloom.models.graph_entry import GraphIO as GraphIO
+from ortloom.models.graph_entry import TensorSpec as TensorSpec
+from ortloom.models.graph_entry import drop_later_defaults
 from ortloom.models.weight_forms import Dtypes, Quantization
 
 SCHEMA_VERSION = 1
@@ -34,14 +39,6 @@ WEIGHT_MAGIC = b"ORTLOOMW"
 WEIGHT_ALIGNMENT; tensor data follows."""
 
 WEIGHT_FORMAT_VERSION = 1
-
-
-class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of the bundle or of the source; `path` is relative with forward slashes."""
-
-    path: str
-    size: int
-    sha256: str
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,62 +106,6 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     kv_layout: Literal["NB,BS,H,D"] = "NB,BS,H,D"
     shares_with: int | None = None
-
-
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A graph input or output. `shape` mixes fixed sizes and symbols: T packed tokens, R requests,
-    M blocks a request, N sampled rows, R1 = R + 1, num_blocks, block_size."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-class GraphIO(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The names the runtime binds; it never guesses one.
-
-    Required: see the shapes beside each. The optional inputs are reserved for graphs that have
-    them; a graph without one has None or an empty tuple there.
-    """
-
-    input_ids: str = "input_ids"  # [T] i64
-    positions: str = "positions"  # [T] i64, or [3, T] with positions_rows = 3 (M-RoPE)
-    cu_seqlens: str = "cu_seqlens"  # [R+1] i32
-    past_seqlens: str = "past_seqlens"  # [R] i32, tokens in the cache before this step
-    block_table: str = "block_table"  # [R, M] i32, -1 = unmapped
-    slot_mapping: str = "slot_mapping"  # [T] i32, -1 = not written
-    logits_indices: str = "logits_indices"  # [N] i64, rows of the packed tokens
-    logits: str = "logits"  # [N, V] f32
-    k_cache: tuple[str, ...] = ()  # one a layer: [num_blocks, block_size, kv_heads, head_dim]
-    v_cache: tuple[str, ...] = ()
-    k_cache_out: tuple[str, ...] = ()
-    v_cache_out: tuple[str, ...] = ()
-    # reserved optional graph inputs and outputs
-    positions_rows: Literal[1, 3] = 1
-    inputs_embeds: str | None = None  # [T, H] f32
-    inputs_embeds_mask: str | None = None  # [T] bool, rows taken from inputs_embeds
-    k_scale: tuple[str, ...] = ()  # [num_blocks, block_size, kv_heads] f32
-    v_scale: tuple[str, ...] = ()
-    state_pools: tuple[str, ...] = ()  # [num_slots, ...] recurrent or convolution state
-    state_pools_out: tuple[str, ...] = ()
-    state_slots: str | None = None  # [R] i32
-    lora_a_pools: tuple[str, ...] = ()  # [slots, rank, K]
-    lora_b_pools: tuple[str, ...] = ()  # [slots, N, rank]
-    adapter_ids: str | None = None  # [T] i32, -1 = base model
-    draft_hidden_states: str | None = None  # [T, H] f32, input of a draft head
-    hidden_states_out: str | None = None  # [T, H] f32, output for a draft head
-
-
-class Graph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One graph variant. `opset_imports` are (domain, version) pairs, sorted."""
-
-    variant: Literal["contract", "cpu", "plain", "cuda", "tensorrt"]
-    file: FileEntry
-    io: GraphIO
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    opset_imports: tuple[tuple[str, int], ...]
-    ops: tuple[tuple[str, int], ...] = ()  # histogram "domain::op" -> count, sorted
 
 
 class WeightTensor(
@@ -238,20 +179,30 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engines: tuple[Engine, ...] = ()
     artefact_id: str = ""  # sha256 of the manifest with this field empty and engines left out
 
-    def graph(self, variant: str) -> Graph:
-        """The graph of a variant.
+    def graph(self, variant: str, kv_cache_dtype: str = "float32") -> Graph:
+        """The graph of a variant whose pools hold `kv_cache_dtype`.
 
         Raises:
-            ManifestError: the bundle has no such variant.
+            ManifestError: the bundle has no such variant, or not with such pools.
         """
-        for graph in self.graphs:
-            if graph.variant == variant:
-                return graph
-        have = ", ".join(g.variant for g in self.graphs)
+        cache_dtypes = self.kv_cache_dtypes(variant)
+        if kv_cache_dtype in cache_dtypes:
+            found = (g for g in self.graphs if g.variant == variant)
+            return next(g for g in found if g.kv_cache_dtype == kv_cache_dtype)
+        if cache_dtypes:
+            raise ManifestError(
+                f"the bundle has no graph for target '{variant}' with a KV cache of "
+                f"{kv_cache_dtype} (it has: {', '.join(cache_dtypes)})"
+            )
+        have = ", ".join(dict.fromkeys(g.variant for g in self.graphs))
         raise ManifestError(f"the bundle has no graph for target '{variant}' (it has: {have})")
 
+    def kv_cache_dtypes(self, variant: str) -> tuple[str, ...]:
+        """What the pools of a variant's graphs can hold, in the bundle's order."""
+        return tuple(g.kv_cache_dtype for g in self.graphs if g.variant == variant)
+
     def bytes_per_token(self) -> int:
-        """Bytes of KV cache one token needs over all layers."""
+        """Bytes of KV cache one token needs over all layers, in the pools of the contract graph."""
         size = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
         total = 0
         for group in self.kv_groups:
@@ -273,6 +224,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def to_bytes(self) -> bytes:
         """Canonical JSON bytes."""
         tree = msgspec.to_builtins(self)
+        for graph in tree["graphs"]:
+            drop_later_defaults(graph)
         return (json.dumps(tree, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode()
 
     def sealed(self) -> "Manifest":

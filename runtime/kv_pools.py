@@ -1,7 +1,8 @@
 """The KV cache tensors: what a graph needs a block, and host memory for them.
 
-A pool is [num_blocks + 1, block_size, ...] (block 0 is the null block). Host pools are anonymous
-maps: page-aligned, zero, and backed by memory only where a block was written.
+A pool is [num_blocks + 1, block_size, ...] (block 0 is the null block); quantised ones have pools
+of scales beside them, allocated and counted like the others. Host pools are anonymous maps:
+page-aligned, zero, and backed by memory only where a block was written.
 """
 
 import math
@@ -41,7 +42,7 @@ class PoolSpec:
 
 
 def pool_specs(graph: Graph) -> tuple[PoolSpec, ...]:
-    """The pools of a graph, keys before values, in layer order.
+    """The pools of a graph, keys before values before their scales, in layer order.
 
     Raises:
         ManifestError: a pool is not among the graph's inputs, or has an unknown shape or type, or
@@ -53,11 +54,9 @@ def pool_specs(graph: Graph) -> tuple[PoolSpec, ...]:
             f"graph '{graph.file.path}' has inputs this version cannot feed (recurrent state, "
             "embeddings, adapters or draft states)"
         )
-    if io.k_scale or io.v_scale:
-        raise ManifestError(f"graph '{graph.file.path}' has quantised pools, which need scales")
     by_name = {spec.name: spec for spec in graph.inputs}
-    names = [*io.k_cache, *io.v_cache]
-    outputs = [*io.k_cache_out, *io.v_cache_out]
+    names = [*io.k_cache, *io.v_cache, *io.k_scale, *io.v_scale]
+    outputs = [*io.k_cache_out, *io.v_cache_out, *io.k_scale_out, *io.v_scale_out]
     if len(names) != len(outputs):
         raise ManifestError(f"graph '{graph.file.path}' does not give back every pool")
     return tuple(

@@ -62,6 +62,8 @@ class LLM:
         block_size: tokens a KV block.
         num_blocks: KV blocks; None = sized from memory.
         kv_cache_memory_bytes: KV cache size; `num_blocks` goes before it.
+        kv_cache_dtype: what the KV cache holds: auto, float32, float16, bfloat16 or
+            int8_per_token_head.
         enable_prefix_caching: share blocks of equal prefixes.
         max_num_seqs: requests that run together.
         max_num_batched_tokens: tokens a step; None = 2048.
@@ -91,6 +93,7 @@ class LLM:
         block_size: int = 16,
         num_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
+        kv_cache_dtype: str = "auto",
         enable_prefix_caching: bool = True,
         max_num_seqs: int = 256,
         max_num_batched_tokens: int | None = None,
@@ -117,6 +120,7 @@ class LLM:
                     block_size=block_size,
                     num_blocks=num_blocks,
                     kv_cache_memory_bytes=kv_cache_memory_bytes,
+                    kv_cache_dtype=kv_cache_dtype,
                     enable_prefix_caching=enable_prefix_caching,
                 ),
                 scheduler=SchedulerConfig(

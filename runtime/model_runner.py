@@ -15,10 +15,12 @@ from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
+from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
 from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
 from ortloom.runtime.kv_pools import pool_specs
 from ortloom.runtime.messages import EngineRequest, ProviderReport
 from ortloom.runtime.model_inputs import InputBuilder, Segment
+from ortloom.runtime.providers.kv_cache import graph_kv_cache_dtype
 from ortloom.runtime.providers.select import select
 from ortloom.runtime.request import Request
 from ortloom.runtime.sampler import NOT_FINITE, Sampler
@@ -58,7 +60,6 @@ class ModelRunner:
         max_call_tokens: int,
         provider_report: ProviderReport,
     ) -> None:
-        graph = manifest.graph(provider_report.graph_variant)
         tokenizer = manifest.tokenizer.tokenizer
         folder = Path(config.model.bundle)
         tokenizer_file = None if tokenizer is None else inside(folder, tokenizer.path)
@@ -74,7 +75,7 @@ class ModelRunner:
         self._max_logprobs = config.model.max_logprobs
         self._max_call_tokens = max_call_tokens
         self._session = session
-        self._builder = InputBuilder(self.block_size, graph.io.positions_rows)
+        self._builder = InputBuilder(self.block_size, session.graph.io.positions_rows)
         eos = manifest.architecture.eos_token_ids
         self._grammars = GrammarCompiler(
             tokenizer_file,
@@ -99,9 +100,11 @@ class ModelRunner:
         manifest = Manifest.load(folder)
         if config.model.verify:
             manifest.verify_weights(folder)
-        selection = select(config.provider, manifest)
+        asked = parse_kv_cache_dtype(config.cache.kv_cache_dtype)
+        selection = select(config.provider, manifest, kv_cache_dtype=asked.dtype)
         provider = selection.provider
-        graph = manifest.graph(provider.graph_variant)
+        kv_cache_dtype = graph_kv_cache_dtype(provider, manifest, asked.dtype)
+        graph = manifest.graph(provider.graph_variant, kv_cache_dtype)
         specs = pool_specs(graph)
         threads = config.provider.threads or machine.default_threads()
         session = OrtSession(provider, manifest, folder, graph, threads)
@@ -136,10 +139,11 @@ class ModelRunner:
         runner.num_blocks = plan.num_blocks
         runner.max_model_len = plan.max_model_len
         runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
-        runner.notices = [*provider.notices(), *plan.notices]
+        notice = [] if asked.notice is None else [asked.notice]
+        runner.notices = [*notice, *provider.notices(), *plan.notices]
         runner.cache_config = {
             "block_size": str(size),
-            "cache_dtype": specs[0].dtype if specs else "auto",
+            "cache_dtype": kv_cache_dtype,
             "enable_prefix_caching": str(cache.enable_prefix_caching),
             "gpu_memory_utilization": str(cache.memory_fraction),
             "kv_cache_memory_bytes": str(runner.kv_cache_bytes),

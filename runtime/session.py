@@ -73,6 +73,11 @@ class OrtSession:
         self._view: NDArray[np.float32] = self._logits.reshape(0, self._vocab_size)
 
     @property
+    def graph(self) -> Graph:
+        """What it runs."""
+        return self._graph
+
+    @property
     def provider_names(self) -> list[str]:
         """What the session uses, best first."""
         return list(self._session.get_providers())
@@ -89,10 +94,19 @@ class OrtSession:
             io.logits_indices,
             *io.k_cache,
             *io.v_cache,
+            *io.k_scale,
+            *io.v_scale,
+        }
+        wanted_out = {
+            io.logits,
+            *io.k_cache_out,
+            *io.v_cache_out,
+            *io.k_scale_out,
+            *io.v_scale_out,
         }
         inputs = {value.name for value in self._session.get_inputs()}
         outputs = {value.name for value in self._session.get_outputs()}
-        wrong = (wanted_in ^ inputs) | ({io.logits, *io.k_cache_out, *io.v_cache_out} - outputs)
+        wrong = (wanted_in ^ inputs) | (wanted_out - outputs)
         if wrong:
             raise ManifestError(
                 f"graph '{self._graph.file.path}' and the manifest disagree about "

@@ -16,7 +16,7 @@ def report_lines(ready: FrontReady) -> list[str]:
     lines = [
         ready.defaults,
         f"KV cache size: {tokens:,} tokens ({engine.num_blocks:,} blocks of "
-        f"{engine.block_size}, {mib:,.1f} MiB)",
+        f"{engine.block_size}, {mib:,.1f} MiB, {engine.cache_config.get('cache_dtype', 'auto')})",
         f"Maximum concurrency for {engine.max_model_len:,} tokens per request: "
         f"{tokens / engine.max_model_len:.2f}x",
         f"Provider: {provider.name}, graph {provider.graph_variant}{detail}",

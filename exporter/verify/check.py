@@ -13,6 +13,7 @@ from ortloom.exporter.verify import schedule
 from ortloom.exporter.verify.figures import (
     FP32_TOLERANCE,
     KEPT_LIMITS,
+    KV_CACHE_COSINE,
     ROUNDED_LIMITS,
     Figures,
     compare,
@@ -79,15 +80,18 @@ def _judge(figures: Figures, allowed: tuple[float, float] | None, what: str) -> 
         )
 
 
+def _runner(root: Path, graph: Graph, data: bytes, manifest: Manifest) -> GraphRunner:
+    narrow, library = narrowed(data, schedule.WINDOW), graph.variant != "plain"
+    return GraphRunner(narrow, root, graph, manifest.kv_groups, use_library=library)
+
+
 def _check_variant(
-    root: Path, graph: Graph, data: bytes, manifest: Manifest, layers: int,
-    tokens: list[list[int]], wanted: Logits,
-) -> dict[str, Any]:  # fmt: skip
+    root: Path, graph: Graph, data: bytes, manifest: Manifest, tokens: list[list[int]],
+    wanted: Logits,
+) -> tuple[dict[str, Any], Logits]:  # fmt: skip
+    """The report's entry of a variant, and the logits of its schedule."""
     allowed, exact_inputs = limits(manifest), manifest.quantization.bits is None
-    groups = [g for g in manifest.kv_groups if any(i < layers for i in g.layers)]
-    runner = GraphRunner(
-        narrowed(data, schedule.WINDOW), root, graph, groups, use_library=graph.variant != "plain"
-    )
+    runner = _runner(root, graph, data, manifest)
     got = _both(runner.run(schedule.steps(tokens)))
     figures = compare(got, wanted)
     _judge(figures, allowed, f"graph '{graph.variant}' against transformers")
@@ -103,7 +107,22 @@ def _check_variant(
         "attention": "op library" if runner.native else "function body",
         "against_transformers": figures.rounded(),
         "scheduled_against_one_shot_max_abs": float(f"{again.max_abs:.6g}"),
-    }
+    }, got
+
+
+def _check_kv_cache(
+    root: Path, graph: Graph, data: bytes, manifest: Manifest, tokens: list[list[int]],
+    exact: Logits,
+) -> dict[str, float]:  # fmt: skip
+    """Figures of a graph with a smaller KV cache against its variant's with float32."""
+    runner = _runner(root, graph, data, manifest)
+    figures = compare(_both(runner.run(schedule.steps(tokens))), exact)
+    if not figures.cosine >= KV_CACHE_COSINE:
+        raise ParityFailed(
+            f"graph '{graph.file.path}': a KV cache of {graph.kv_cache_dtype} gives logits of "
+            f"cosine {figures.cosine:.4f} against float32 (at least {KV_CACHE_COSINE})"
+        )
+    return figures.rounded()
 
 
 def check_bundle(root: Path, options: ExportOptions, progress: Progress) -> dict[str, Any]:
@@ -140,11 +159,13 @@ def check_bundle(root: Path, options: ExportOptions, progress: Progress) -> dict
     progress.phase("check")
     figures: dict[str, Any] = {}
     for target in manifest.targets:
-        graph = manifest.graph(target)
-        data = (root / graph.file.path).read_bytes()
-        if layers != manifest.architecture.num_layers:
-            graph, data = first_layers(graph, data, layers)
-        figures[target] = _check_variant(root, graph, data, manifest, layers, tokens, wanted)
+        graph, data = _read(root, manifest, manifest.graph(target), layers)
+        figures[target], exact = _check_variant(root, graph, data, manifest, tokens, wanted)
+        for kind in manifest.kv_cache_dtypes(target):
+            if kind != graph.kv_cache_dtype:
+                smaller, data = _read(root, manifest, manifest.graph(target, kind), layers)
+                found = _check_kv_cache(root, smaller, data, manifest, tokens, exact)
+                figures[target].setdefault("kv_cache_against_float32", {})[kind] = found
     return {
         "parity": {
             "reference": "transformers eager fp32",
@@ -155,6 +176,13 @@ def check_bundle(root: Path, options: ExportOptions, progress: Progress) -> dict
             "targets": figures,
         }
     }
+
+
+def _read(root: Path, manifest: Manifest, graph: Graph, layers: int) -> tuple[Graph, bytes]:
+    data = (root / graph.file.path).read_bytes()
+    if layers == manifest.architecture.num_layers:
+        return graph, data
+    return first_layers(graph, data, layers)
 
 
 def _source_path(options: ExportOptions) -> Path:

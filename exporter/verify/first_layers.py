@@ -56,7 +56,8 @@ def first_layers(graph: Graph, data: bytes, layers: int) -> tuple[Graph, bytes]:
     used = [i for i in model.graph.initializer if i.name in needed]
     del model.graph.initializer[:]
     model.graph.initializer.extend(used)
-    pools = ("k_cache", "v_cache", "k_cache_out", "v_cache_out")
+    pools = [f"{which}{out}" for which in ("k_cache", "v_cache", "k_scale", "v_scale")
+             for out in ("", "_out")]  # fmt: skip
     shorter = {name: getattr(graph.io, name)[:layers] for name in pools}
     described = msgspec.structs.replace(graph, io=msgspec.structs.replace(graph.io, **shorter))
     return described, bytes(model.SerializeToString())

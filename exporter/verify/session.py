@@ -12,6 +12,7 @@ import onnxruntime
 from ortloom.errors import KernelUnavailable
 from ortloom.exporter.verify.schedule import BLOCK_SIZE, NUM_BLOCKS, Step
 from ortloom.kernels import contract, load, team
+from ortloom.kernels.pool_values import MOST, STORAGE, bfloat16_bits
 from ortloom.models.manifest import Graph, KVGroup
 
 Logits = npt.NDArray[np.float32]
@@ -25,7 +26,7 @@ def narrowed(graph: bytes, window: int) -> bytes:
     model = onnx.load_from_string(graph)
     changed = False
     for node in model.graph.node:
-        if node.op_type != contract.PAGED_ATTENTION:
+        if node.op_type not in contract.OP_POOLS:
             continue
         for attribute in node.attribute:
             if attribute.name == "local_window_size" and attribute.i > window:
@@ -77,7 +78,7 @@ class GraphRunner:
         )
         self._io = described.io
         self._groups = tuple(kv_groups)
-        self._layers = len(described.io.k_cache)
+        self._types = {spec.name: spec.dtype for spec in described.inputs}
 
     def run(self, calls: Iterable[Step]) -> dict[tuple[int, int], Logits]:
         """Logits by (sequence, position), from fresh pools full of junk."""
@@ -89,32 +90,42 @@ class GraphRunner:
                 binding.bind_cpu_input(getattr(self._io, name), array)
             binding.bind_output(self._io.logits, "cpu")
             self._session.run_with_iobinding(binding)
-            values = dict(zip(self._names(binding), binding.get_outputs(), strict=True))
+            names = [*pools, self._io.logits]  # in the order in which they were bound
+            values = dict(zip(names, binding.get_outputs(), strict=True))
             logits = values[self._io.logits].numpy()
             found.update(zip(step.rows, np.array(logits), strict=True))
         del pools
         return found
 
-    def _names(self, binding: Any) -> list[str]:
-        """Names of the bound outputs, in the order the binding returns them."""
-        pools = [*self._io.k_cache_out, *self._io.v_cache_out]
-        return [*[n for pair in zip(pools[: self._layers], pools[self._layers :], strict=True)
-                  for n in pair], self._io.logits]  # fmt: skip
-
-    def _bind_pools(self, binding: Any) -> list[Any]:
+    def _bind_pools(self, binding: Any) -> dict[str, Any]:
+        """Pools full of junk, each bound as input and output; by the name of the output."""
         junk = np.random.default_rng(11)
         geometry = {layer: group for group in self._groups for layer in group.layers}
-        pools = []
-        for layer in range(self._layers):
+        io = self._io
+        pools = {}
+        for layer in range(len(io.k_cache)):
             group = geometry[layer]
-            for names, outs, width in (
-                (self._io.k_cache, self._io.k_cache_out, group.head_dim_k),
-                (self._io.v_cache, self._io.v_cache_out, group.head_dim_v),
+            for names, outputs, tail in (
+                (io.k_cache, io.k_cache_out, (group.kv_heads, group.head_dim_k)),
+                (io.v_cache, io.v_cache_out, (group.kv_heads, group.head_dim_v)),
+                (io.k_scale, io.k_scale_out, (group.kv_heads,)),
+                (io.v_scale, io.v_scale_out, (group.kv_heads,)),
             ):
-                shape = (NUM_BLOCKS, BLOCK_SIZE, group.kv_heads, width)
-                array = junk.standard_normal(shape, dtype=np.float32) * np.float32(JUNK)
-                value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-                binding.bind_ortvalue_input(names[layer], value)
-                binding.bind_ortvalue_output(outs[layer], value)
-                pools.append(value)
+                if names:
+                    shape = (NUM_BLOCKS, BLOCK_SIZE, *tail)
+                    value = _junk_pool(junk, self._types[names[layer]], shape)
+                    binding.bind_ortvalue_input(names[layer], value)
+                    binding.bind_ortvalue_output(outputs[layer], value)
+                    pools[outputs[layer]] = value
         return pools
+
+
+def _junk_pool(junk: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Any:
+    array = junk.standard_normal(shape, dtype=np.float32) * np.float32(JUNK)
+    if kind == "bfloat16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            bfloat16_bits(array), onnx.TensorProto.BFLOAT16
+        )
+    if kind == "int8":
+        array = np.clip(array, -MOST, MOST)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array.astype(STORAGE[kind]))

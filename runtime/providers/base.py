@@ -28,6 +28,10 @@ class ExecutionProvider(Protocol):
         """ONNX Runtime's name; the session must report it first."""
 
     @property
+    def kv_cache_dtypes(self) -> tuple[str, ...]:
+        """What its KV cache can hold, in the words of --kv-cache-dtype; the first is auto's."""
+
+    @property
     def max_call_tokens(self) -> int:
         """Most packed tokens one graph call gets; longer steps run as several calls."""
 

@@ -18,6 +18,7 @@ class CpuProvider(PlainProvider):
 
     name = "cpu"
     graph_variant = "cpu"
+    kv_cache_dtypes = ("float32", "float16", "bfloat16", "int8_per_token_head")
     max_call_tokens = 512
     reads_weights_in_place = True
 

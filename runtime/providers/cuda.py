@@ -15,6 +15,7 @@ class CudaProvider:
     name = "cuda"
     graph_variant = "cuda"
     ort_provider = "CUDAExecutionProvider"
+    kv_cache_dtypes: tuple[str, ...] = ("float16", "bfloat16")
     max_call_tokens = 8192
     reads_weights_in_place = False
 

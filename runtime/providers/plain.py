@@ -17,6 +17,7 @@ class PlainProvider:
     name = "plain"
     graph_variant = "plain"
     ort_provider = "CPUExecutionProvider"
+    kv_cache_dtypes: tuple[str, ...] = ("float32",)
     max_call_tokens = 512
     reads_weights_in_place = False
 

@@ -10,6 +10,8 @@ from ortloom.runtime.messages import ProviderReport
 from ortloom.runtime.providers.base import ExecutionProvider
 from ortloom.runtime.providers.cpu import CpuProvider
 from ortloom.runtime.providers.cuda import CudaProvider
+from ortloom.runtime.providers.gpu_probe import joined
+from ortloom.runtime.providers.kv_cache import refusal
 from ortloom.runtime.providers.plain import PlainProvider
 from ortloom.runtime.providers.tensorrt import TensorrtProvider
 from ortloom.runtime.providers.tensorrt_ep import TensorrtEpProvider
@@ -51,10 +53,12 @@ def select(
     config: ProviderConfig,
     manifest: Manifest,
     providers: Sequence[ExecutionProvider] | None = None,
+    kv_cache_dtype: str = "auto",
 ) -> Selection:
     """Pick the provider for a bundle on this machine.
 
-    `auto` takes the first that can run; any other choice runs or fails, it never falls back.
+    `auto` takes the first that can run with the KV cache asked for; any other choice runs or fails,
+    it never falls back.
 
     Raises:
         ConfigError: `require` is no provider's name.
@@ -67,7 +71,10 @@ def select(
         raise ConfigError(
             f"--require-provider '{config.require}' is unknown (choose from {', '.join(names)})"
         )
-    reasons = {provider.name: provider.available(manifest) for provider in candidates}
+    reasons = {
+        provider.name: joined(provider.available(manifest), refusal(provider, kv_cache_dtype))
+        for provider in candidates
+    }
     chosen = _choose(config, candidates, reasons)
     if config.require is not None and chosen.name != config.require:
         why = reasons[config.require] or f"'{config.provider}' comes to {chosen.name} before it"

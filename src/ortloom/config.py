@@ -34,9 +34,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """KV cache sizing, in the order of precedence: num_blocks, kv_cache_memory_bytes, memory
     fraction. All None / default = min(40 % of the memory the cgroup leaves,
-    max_num_seqs × max_model_len)."""
+    max_num_seqs × max_model_len). `kv_cache_dtype` as in `runtime.kv_cache_dtype`."""
 
     block_size: int = 16
+    kv_cache_dtype: str = "auto"
     num_blocks: int | None = None
     kv_cache_memory_bytes: int | None = None
     memory_fraction: float | None = None

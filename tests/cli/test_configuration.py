@@ -6,6 +6,7 @@ from ortloom.commands.serve import make_plan
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
 from ortloom.flags import flag_table
+from ortloom.runtime.kv_cache_dtype import ACCEPTED, EIGHT_BIT, REFUSED
 
 FIRST_CPU = min(os.sched_getaffinity(0))
 
@@ -57,6 +58,16 @@ WORKING = [
     ("--num-blocks 0", lambda c: c.cache.num_blocks, None),
     ("--num-gpu-blocks-override 9", lambda c: c.cache.num_blocks, 9),
     ("--kv-cache-memory-bytes 1G", lambda c: c.cache.kv_cache_memory_bytes, 1024**3),
+    ("--kv-cache-dtype auto", lambda c: c.cache.kv_cache_dtype, "auto"),
+    ("--kv-cache-dtype float32", lambda c: c.cache.kv_cache_dtype, "float32"),
+    ("--kv-cache-dtype float16", lambda c: c.cache.kv_cache_dtype, "float16"),
+    ("--kv-cache-dtype bfloat16", lambda c: c.cache.kv_cache_dtype, "bfloat16"),
+    ("--kv-cache-dtype int8", lambda c: c.cache.kv_cache_dtype, "int8_per_token_head"),
+    (
+        "--kv-cache-dtype int8_per_token_head",
+        lambda c: c.cache.kv_cache_dtype,
+        "int8_per_token_head",
+    ),
     ("--kv-cache-memory 1024", lambda c: c.cache.kv_cache_memory_bytes, 1024),
     ("--gpu-memory-utilization 0.5", lambda c: c.cache.memory_fraction, 0.5),
     ("--no-enable-prefix-caching", lambda c: c.cache.enable_prefix_caching, False),
@@ -130,6 +141,29 @@ WORKING = [
     ("--uvicorn-log-level warning", lambda c: c.log.level, "WARNING"),
     ("--uvicorn-log-level trace --log-level ERROR", lambda c: c.log.level, "ERROR"),
 ]
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_per_token_head"])
+def test_an_eight_bit_float_cache_is_stored_as_int8_with_one_line(kind):
+    got = plan("--kv-cache-dtype", kind)
+    assert got.config.cache.kv_cache_dtype == "int8_per_token_head"
+    (line,) = got.notices
+    assert f"--kv-cache-dtype {kind}: the KV cache is stored as int8_per_token_head" in line
+
+
+CACHE_CHOICES = flag_table().by_name("--kv-cache-dtype").choices
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_a_cache_that_cannot_be_had_is_refused_at_the_edge(kind):
+    assert kind in CACHE_CHOICES
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype: '{kind}' cannot be had here") as got:
+        plan("--kv-cache-dtype", kind)
+    assert got.value.exit_code == 2
+
+
+def test_every_kind_of_cache_in_the_table_is_taken_or_refused():
+    assert {*CACHE_CHOICES} == {*ACCEPTED, "int8", *EIGHT_BIT, *REFUSED}
 
 
 @pytest.mark.parametrize(("line", "read", "value"), WORKING, ids=lambda x: str(x)[:40])

@@ -224,6 +224,13 @@ def test_check_writes_its_figures(tiny, checkpoints, tmp_path):
         assert target["against_transformers"]["relative"] <= parity["tolerance"]
         assert target["against_transformers"]["rows"] == 101
     assert parity["targets"]["cpu"]["scheduled_against_one_shot_max_abs"] == 0
+    caches = parity["targets"]["cpu"]["kv_cache_against_float32"]
+    assert set(caches) == {"float16", "bfloat16", "int8_per_token_head"}
+    for figures in caches.values():
+        assert 0 < figures["kl"] < 0.01
+        assert figures["top1"] > 0.9
+    assert "kv_cache_against_float32" not in parity["targets"]["plain"]
+    assert {"cpu", "cpu.kv-float16", "cpu.kv-bfloat16", "cpu.kv-int8"} < set(report["ops"])
     assert Manifest.load(out)
 
 

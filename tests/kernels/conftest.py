@@ -13,7 +13,8 @@ import onnxruntime as ort
 import pytest
 
 from ortloom.kernels import isa, load, team
-from ortloom.kernels.contract import PagedAttentionAttributes
+from ortloom.kernels.contract import POOLS, TOLERANCES, PagedAttentionAttributes
+from ortloom.kernels.pool_values import STORAGE, bfloat16_bits, element_type, widened
 from ortloom.kernels.probe_model import ELEMENT_TYPES, one_node_model, paged_attention_model
 
 HERE = str(Path(__file__).resolve().parent)
@@ -21,7 +22,6 @@ if HERE not in sys.path:  # for packed_cases: tests are no package
     sys.path.insert(0, HERE)
 
 RUNNABLE_TIERS = [t.name for t in isa.isa_report().tiers if not t.state.startswith("lacks")]
-TOLERANCE = 5e-6  # of the largest output
 CSRC = Path(__file__).resolve().parents[2] / "kernels" / "csrc"
 TEAM_SPIN = 50  # microseconds
 
@@ -40,8 +40,17 @@ def session_options(threads=1):
     return options
 
 
+def ort_value(array):
+    """An OrtValue over the array's memory; uint16 is bfloat16."""
+    if array.dtype == np.uint16:
+        kind = ELEMENT_TYPES["bfloat16"]
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
 def run_bound(session, inputs):
-    """Run with each pool bound as input and output; gives (output, key pool, value pool)."""
+    """Run with each pool bound as input and output; gives (output, key pool, value pool), and the
+    scale pools if there are any."""
     # An OrtValue made from an array shares its memory and does not keep it alive.
     arrays = {name: np.array(array) for name, array in inputs.items()}
     tokens, width = inputs["query"].shape
@@ -49,14 +58,15 @@ def run_bound(session, inputs):
         width -= 2 * inputs["key_cache"].shape[2] * inputs["key_cache"].shape[3]
     output = np.full((tokens, width), np.nan, dtype=np.float32)
     binding = session.io_binding()
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    values = {name: ort_value(array) for name, array in arrays.items()}
     for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
-    for name in ("key_cache", "value_cache"):
+    pools = [name for name in POOLS if name in arrays]
+    for name in pools:
         binding.bind_ortvalue_output(f"{name}_out", values[name])
     binding.bind_ortvalue_output("output", ort.OrtValue.ortvalue_from_numpy(output))
     session.run_with_iobinding(binding)
-    return output, arrays["key_cache"], arrays["value_cache"]
+    return output, *(arrays[name] for name in pools)
 
 
 class OpRunner:
@@ -66,8 +76,9 @@ class OpRunner:
         self._monkeypatch = monkeypatch
         self._sessions = {}
 
-    def session(self, attributes, names, tier=None):
-        key = (attributes, tuple(sorted(names)), tier)
+    def session(self, attributes, inputs, tier=None):
+        pools = element_type(inputs["key_cache"])
+        key = (attributes, tuple(sorted(inputs)), pools, tier)
         if key not in self._sessions:
             with self._monkeypatch.context() as patch:
                 if tier is not None:
@@ -75,7 +86,7 @@ class OpRunner:
                 options = session_options()
                 load.register(options)
             self._sessions[key] = ort.InferenceSession(
-                paged_attention_model(attributes, tuple(names)),
+                paged_attention_model(attributes, tuple(inputs), pools),
                 options,
                 providers=["CPUExecutionProvider"],
             )
@@ -122,11 +133,7 @@ class NodeRunner:
         values = {}
         kept = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         for name, array in kept.items():
-            values[name] = (
-                ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPES["bfloat16"])
-                if array.dtype == np.uint16
-                else ort.OrtValue.ortvalue_from_numpy(array)
-            )
+            values[name] = ort_value(array)
         got = self._sessions[key].run_with_ort_values(None, values)
         return [np.array(value.numpy()) for value in got]
 
@@ -148,6 +155,18 @@ class StepFactory:
     def floats(self, *shape):
         return self.generator.standard_normal(shape, dtype=np.float32)
 
+    def pools(self, kind, shape):
+        """Random pools, scale pools included where the type has them."""
+        made = {name: self.floats(*shape) for name in ("key_cache", "value_cache")}
+        if kind == "bfloat16":
+            return {name: bfloat16_bits(array) for name, array in made.items()}
+        if kind == "int8":
+            codes = {name: np.clip(array * 40, -127, 127).astype(np.int8)
+                     for name, array in made.items()}  # fmt: skip
+            scales = {name: np.abs(self.floats(*shape[:3])) / 30 for name in ("k_scale", "v_scale")}
+            return {**codes, **scales}
+        return {name: array.astype(STORAGE[kind]) for name, array in made.items()}
+
     def step(
         self,
         attributes,
@@ -159,8 +178,9 @@ class StepFactory:
         sinks=False,
         norms=False,
         spare_blocks=1,
+        pools="float32",
     ):
-        """Blocks are spread at random over a pool of which every slot holds data.
+        """Blocks are spread at random over pools of type `pools` of which every slot holds data.
 
         The last block of the pool always belongs to the last request, so that a write or read at
         slot -1 taken as "the last slot" would hit live data.
@@ -184,8 +204,7 @@ class StepFactory:
             "query": self.floats(tokens, heads * head_size),
             "key": self.floats(tokens, kv_heads * head_size),
             "value": self.floats(tokens, kv_heads * head_size),
-            "key_cache": self.floats(*pool),
-            "value_cache": self.floats(*pool),
+            **self.pools(pools, pool),
             "cumulative_sequence_length": np.cumsum(
                 [0, *(r.added for r in requests)], dtype=np.int32
             ),
@@ -214,17 +233,43 @@ def packed(inputs):
     return {"query": np.concatenate(parts, axis=1), **rest}
 
 
-def assert_close(got, expected, *, tolerance=TOLERANCE, first_block=0):
-    """Output and pools (from `first_block` on) agree within tolerance x the largest value."""
-    output, key_pool, value_pool = got
-    for name, a, b in (
-        ("output", output, expected.output),
-        ("key_cache", key_pool[first_block:], expected.key_cache[first_block:]),
-        ("value_cache", value_pool[first_block:], expected.value_cache[first_block:]),
-    ):
-        limit = tolerance * max(float(np.abs(b).max()), 1e-3)
-        difference = float(np.abs(a - b).max())
+def assert_close(got, expected, *, tolerance=None, first_block=0):
+    """Output and pools (from `first_block` on) agree within tolerance x the largest value.
+
+    Codes of int8 pools may differ by one step where a value lies between two, seldom.
+    """
+    kind = element_type(expected.key_cache)
+    tolerance = TOLERANCES[kind] if tolerance is None else tolerance
+
+    def near(name, a, b, allowed):
+        limit = allowed * max(float(np.abs(b).max(initial=0)), 1e-3)
+        difference = float(np.abs(a - b).max(initial=0))
         assert difference <= limit, f"{name} is off by {difference:g} > {limit:g}"
+
+    output, *pools = got
+    near("output", output, expected.output, tolerance)
+    for name, found in zip(POOLS, pools, strict=False):
+        a, b = found[first_block:], getattr(expected, name)[first_block:]
+        assert a.dtype == b.dtype
+        if a.dtype == np.int8:
+            steps = np.abs(a.astype(np.int32) - b)
+            assert steps.max() <= 1, f"{name}: a code is off by {steps.max()}"
+            flipped = np.count_nonzero(steps)
+            assert flipped <= max(2, 1e-4 * steps.size), f"{name}: {flipped} codes differ"
+        else:
+            scale_pool = name in ("k_scale", "v_scale")
+            near(name, widened(a), widened(b), TOLERANCES["float32"] if scale_pool else tolerance)
+
+
+HEAD_MAJOR_POOLS = [
+    pytest.param(pools, id={"bfloat16": "bf16"}.get(pools, pools)) for pools in STORAGE
+]
+
+
+@pytest.fixture(params=HEAD_MAJOR_POOLS)
+def pools(request):
+    """An element type of pools in the head-major layout."""
+    return request.param
 
 
 @pytest.fixture(params=RUNNABLE_TIERS)

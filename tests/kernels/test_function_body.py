@@ -309,11 +309,13 @@ def without_input(name):
 @pytest.mark.parametrize(
     ("attributes", "present", "opset", "text"),
     [
-        (Attributes(6, 2), with_input("k_scale"), 23, "k_scale is reserved"),
+        (Attributes(6, 2), with_input("k_scale"), 23, "k_scale is of int8 pools only"),
         (Attributes(6, 2), with_input("q_norm_weight"), 23, "given together"),
         (Attributes(6, 2), with_input("cos_cache"), 23, "given together"),
         (Attributes(6, 2), without_input("value"), 23, "key and value must be given together"),
         (Attributes(6, 2, do_rotary=1), REQUIRED, 23, "do_rotary = 1 needs"),
+        (Attributes(6, 2), with_input("attention_metadata"), 23, "attention_metadata is reserved"),
+        (Attributes(6, 2, kv_layout="NB,H"), REQUIRED, 23, "'NB,H' is not supported by Paged"),
         (Attributes(6, 4), REQUIRED, 23, "multiple of kv_num_heads"),
         (Attributes(6, 2, local_window_size=0), REQUIRED, 23, "local_window_size"),
         (Attributes(6, 2), REQUIRED, 17, "opset 17 is too old"),

@@ -145,8 +145,8 @@ def test_optional_inputs_are_checked(refused):
 
 @pytest.mark.parametrize("name", ["k_scale", "v_scale", "attention_metadata"])
 def test_reserved_inputs_are_refused_by_name(refused, name):
-    kind = np.int32 if name == "attention_metadata" else np.float32
-    refused(f"{name} is reserved", lambda i: i.update({name: np.zeros(2, dtype=kind)}))
+    array = np.zeros(2, np.int32) if name == "attention_metadata" else np.zeros((2, 2, 2), "f4")
+    refused(f"{name} is reserved", lambda i: i.update({name: array}))
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,8 @@ def test_every_part_is_frozen_and_refuses_unknown_fields():
         ("inputs_embeds_mask", None),
         ("k_scale", ()),
         ("v_scale", ()),
+        ("k_scale_out", ()),
+        ("v_scale_out", ()),
         ("state_pools", ()),
         ("state_pools_out", ()),
         ("state_slots", None),
@@ -157,6 +159,40 @@ def test_what_later_graphs_need_is_reserved(field, empty, tmp_path):
     graph = msgspec.structs.replace(made.graphs[0], io=io)
     changed = msgspec.structs.replace(made, graphs=(graph, *made.graphs[1:])).sealed()
     assert getattr(m.Manifest.from_bytes(changed.to_bytes()).graphs[0].io, field) == filled
+
+
+def test_a_manifest_from_before_typed_pools_keeps_its_id(tmp_path):
+    made = make(tmp_path)
+    tree = json.loads(made.to_bytes())
+    for graph in tree["graphs"]:
+        assert not {"kv_cache_dtype", "kv_layout"} & set(graph)
+        assert not {"k_scale_out", "v_scale_out"} & set(graph["io"])
+    loaded = m.Manifest.from_bytes(made.to_bytes())
+    assert loaded.artefact_id == made.artefact_id
+    assert {(g.kv_cache_dtype, g.kv_layout) for g in loaded.graphs} == {("float32", "NB,BS,H,D")}
+
+
+def test_a_variant_may_have_a_graph_for_each_type_of_kv_cache(tmp_path):
+    made = make(tmp_path)
+    cpu = made.graph("cpu")
+    half = msgspec.structs.replace(
+        cpu,
+        file=msgspec.structs.replace(cpu.file, path="graphs/half.onnx"),
+        kv_cache_dtype="float16",
+        kv_layout="NB,H,BS/16,D,16|NB,H,BS,D",
+    )
+    made = msgspec.structs.replace(made, graphs=(half, *made.graphs)).sealed()
+    loaded = m.Manifest.from_bytes(made.to_bytes())
+    assert loaded == made
+    assert loaded.kv_cache_dtypes("cpu") == ("float16", "float32")
+    assert loaded.kv_cache_dtypes("cuda") == ()
+    assert loaded.graph("cpu").file.path == "graphs/cpu.onnx"
+    assert loaded.graph("cpu", "float16") == half
+    with pytest.raises(
+        ManifestError,
+        match=r"'contract' with a KV cache of float16 \(it has: float32\)",
+    ):
+        loaded.graph("contract", "float16")
 
 
 def test_the_source_may_name_its_origin(tmp_path):

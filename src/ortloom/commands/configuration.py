@@ -20,6 +20,7 @@ from ortloom.config import (
 )
 from ortloom.environment import Environment
 from ortloom.errors import ConfigError
+from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
 from ortloom.runtime.machine import affinity, processors
 
 T = TypeVar("T")
@@ -177,6 +178,9 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
     if blocks is not None and size is not None:
         notices.append("the KV cache size in bytes sizes nothing here: the block count wins")
         size = None
+    kind = parse_kv_cache_dtype(read.word("--kv-cache-dtype", "auto"))
+    if kind.notice is not None:
+        notices.append(kind.notice)
     caching = read.maybe("--enable-prefix-caching", bool)
     if caching is None:
         caching = read.get("--enable-radix-attention", bool, True)
@@ -185,6 +189,7 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
         num_blocks=blocks,
         kv_cache_memory_bytes=size,
         memory_fraction=fraction,
+        kv_cache_dtype=kind.dtype,
         enable_prefix_caching=caching,
     )
 

@@ -1,6 +1,5 @@
 """A tiny real bundle: two PagedAttention layers over random weights, with a real tokenizer."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable
@@ -14,9 +13,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from ortloom.config import CacheConfig, Config, ModelConfig, ProviderConfig, SchedulerConfig
 from ortloom.kernels.contract import (
+    CANONICAL_LAYOUT,
     DOMAIN,
     DOMAIN_VERSION,
+    HEAD_MAJOR_LAYOUT,
     INPUTS,
+    POOL_OPS,
     PagedAttentionAttributes,
 )
 from ortloom.kernels.function_body import paged_attention_function
@@ -87,21 +89,33 @@ def _weights() -> dict[str, np.ndarray]:
     return weights
 
 
+CACHES = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8_per_token_head": "int8",
+}
+"""Types of KV cache → element types of the pools."""
+
 _GIVEN = {*INPUTS[:11]}  # up to slot_mapping; no sinks, no norms
 
 
-def _nodes(io: GraphIO) -> list[onnx.NodeProto]:
+def _nodes(io: GraphIO, pools: str, layout: str) -> list[onnx.NodeProto]:
     nodes = [helper.make_node("Gather", ["embed", io.input_ids], ["h0"])]
     for i in range(LAYERS):
         for name in "qkv":
             nodes.append(helper.make_node("MatMul", [f"h{i}", f"{name}{i}"], [f"{name}_{i}"]))
+        scales = [pool[i : i + 1] for pool in (io.k_scale, io.v_scale)]
+        scales_out = [pool[i : i + 1] for pool in (io.k_scale_out, io.v_scale_out)]
         nodes.append(
             helper.make_node(
-                "PagedAttention",
+                POOL_OPS[pools],
                 [f"q_{i}", f"k_{i}", f"v_{i}", io.k_cache[i], io.v_cache[i], io.cu_seqlens,
-                 io.past_seqlens, io.block_table, "cos", "sin", io.slot_mapping],
-                [f"att{i}", io.k_cache_out[i], io.v_cache_out[i]],
+                 io.past_seqlens, io.block_table, "cos", "sin", io.slot_mapping,
+                 *(["", "", "", *scales[0], *scales[1]] if io.k_scale else [])],
+                [f"att{i}", io.k_cache_out[i], io.v_cache_out[i], *scales_out[0], *scales_out[1]],
                 domain=DOMAIN, num_heads=HEADS, kv_num_heads=KV_HEADS, do_rotary=1,
+                kv_layout=layout,
             )
         )  # fmt: skip
         nodes += [
@@ -117,7 +131,7 @@ def _nodes(io: GraphIO) -> list[onnx.NodeProto]:
     return nodes
 
 
-def _specs(io: GraphIO) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+def _specs(io: GraphIO, kind: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     pool = ("num_blocks", "block_size", KV_HEADS, HEAD)
     inputs = [
         TensorSpec(name=io.input_ids, dtype="int64", shape=("T",)),
@@ -129,16 +143,24 @@ def _specs(io: GraphIO) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
         TensorSpec(name=io.logits_indices, dtype="int64", shape=("N",)),
     ]
     pools = [*io.k_cache, *io.v_cache]
-    inputs += [TensorSpec(name=n, dtype="float32", shape=pool) for n in pools]
+    inputs += [TensorSpec(name=n, dtype=kind, shape=pool) for n in pools]
+    scales = [*io.k_scale, *io.v_scale]
+    inputs += [TensorSpec(name=n, dtype="float32", shape=pool[:3]) for n in scales]
     outputs = [TensorSpec(name=io.logits, dtype="float32", shape=("N", VOCAB))]
     back = [*io.k_cache_out, *io.v_cache_out]
-    outputs += [TensorSpec(name=n, dtype="float32", shape=pool) for n in back]
+    outputs += [TensorSpec(name=n, dtype=kind, shape=pool) for n in back]
+    scales_back = [*io.k_scale_out, *io.v_scale_out]
+    outputs += [TensorSpec(name=n, dtype="float32", shape=pool[:3]) for n in scales_back]
     return tuple(inputs), tuple(outputs)
 
 
 def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
-    types = {"int64": TensorProto.INT64, "int32": TensorProto.INT32, "float32": TensorProto.FLOAT}
-    return helper.make_tensor_value_info(spec.name, types[spec.dtype], list(spec.shape))
+    kind = (
+        TensorProto.FLOAT
+        if spec.dtype == "float32"
+        else TensorProto.DataType.Value(spec.dtype.upper())
+    )
+    return helper.make_tensor_value_info(spec.name, kind, list(spec.shape))
 
 
 def _entry(folder: Path, path: str) -> FileEntry:
@@ -147,7 +169,7 @@ def _entry(folder: Path, path: str) -> FileEntry:
 
 
 def write_bundle(folder: Path) -> Path:
-    """The bundle, with a cpu and (where the op has a body) a plain graph."""
+    """The bundle, with a cpu graph for each type of KV cache and a plain one."""
     (folder / "graphs").mkdir(parents=True)
     (folder / "weights").mkdir()
     weights = _weights()
@@ -169,20 +191,23 @@ def write_bundle(folder: Path) -> Path:
     (folder / "weights/model.bin").write_bytes(blob)
     make_tokenizer().save(str(folder / "tokenizer.json"))
 
-    io = GraphIO(
-        **{
-            name: tuple(f"{name}.{i}" for i in range(LAYERS))
-            for name in ("k_cache", "v_cache", "k_cache_out", "v_cache_out")
-        }
-    )
-    inputs, outputs = _specs(io)
-    graph = helper.make_graph(
-        _nodes(io), "tiny", [_value(s) for s in inputs], [_value(s) for s in outputs], initializers
-    )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
     graphs = []
-    for variant in ("cpu", "plain"):
-        model = helper.make_model(copy.deepcopy(graph), opset_imports=opsets, ir_version=10)
+    for variant, cache in [*(("cpu", name) for name in CACHES), ("plain", "float32")]:
+        names = ["k_cache", "v_cache"]
+        names += ["k_scale", "v_scale"] if CACHES[cache] == "int8" else []
+        both = [*names, *(f"{name}_out" for name in names)]
+        io = GraphIO(**{name: tuple(f"{name}.{i}" for i in range(LAYERS)) for name in both})
+        inputs, outputs = _specs(io, CACHES[cache])
+        layout = HEAD_MAJOR_LAYOUT if variant == "cpu" else CANONICAL_LAYOUT
+        graph = helper.make_graph(
+            _nodes(io, CACHES[cache], layout),
+            "tiny",
+            [_value(s) for s in inputs],
+            [_value(s) for s in outputs],
+            initializers,
+        )
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         if variant == "plain":
             attributes = PagedAttentionAttributes(HEADS, KV_HEADS, do_rotary=1)
             present = tuple(name in _GIVEN for name in INPUTS)
@@ -191,13 +216,13 @@ def write_bundle(folder: Path) -> Path:
             for node in model.graph.node:
                 if node.domain == DOMAIN:
                     node.overload = body.overload
-        path = f"graphs/{variant}.onnx"
+        path = f"graphs/{variant}-{cache}.onnx"
         (folder / path).write_bytes(model.SerializeToString())
         imports = tuple(sorted((o.domain, o.version) for o in model.opset_import))
         graphs.append(
             Graph(
                 variant=variant, file=_entry(folder, path), io=io, inputs=inputs, outputs=outputs,
-                opset_imports=imports,
+                opset_imports=imports, kv_cache_dtype=cache, kv_layout=layout,
             )
         )  # fmt: skip
     manifest = Manifest(
