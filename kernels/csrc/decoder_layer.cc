@@ -108,7 +108,9 @@ class DecoderLayer : public OpKernel {
     const int64_t width = qkv_.k();
     check_tensor("x", in.view[kX], abi::kFloat, {-1, width}, "[T, K]");
     const int64_t rows = in.view[kX].shape[0];
-    check_tensor("skip", in.view[kSkip], abi::kFloat, {rows, width}, "[T, K]");
+    if (in.view[kSkip].present()) {
+      check_tensor("skip", in.view[kSkip], abi::kFloat, {rows, width}, "[T, K]");
+    }
     check_tensor("attention_gamma", in.view[kAttentionGamma], abi::kFloat, {width}, "[K]");
     check_tensor("mlp_gamma", in.view[kMlpGamma], abi::kFloat, {width}, "[K]");
     LinearCall qkv = linear("qkv_", qkv_, in, kQkv, rows);
@@ -287,6 +289,7 @@ constexpr OpEntry decoder_layer_op() {
         return pool ? element_type(kKeyCache, P) : int32_t{abi::kFloat};
       },
       [](size_t input) {
+        if (input == kSkip) return true;
         if (input >= kAttentionInputs && input < kProjection) {
           return is_optional(input - kAttentionInputs + kFirstPool);
         }
