@@ -44,7 +44,8 @@ struct Workspace {
 size_t scratch_floats(const AttentionStep& step, int64_t row_count) {
   const size_t size = static_cast<size_t>(step.head_size);
   const size_t rows = static_cast<size_t>(row_count);
-  return 2 * size * kTileKeys + 3 * padded(rows * size) + padded(rows * kTileKeys) + 5 * padded(rows);
+  return 2 * size * kTileKeys + 3 * padded(rows * size) + padded(rows * kTileKeys) +
+         5 * padded(rows) + Vec::kLanes;
 }
 
 Workspace carve(const AttentionStep& step, int64_t row_count, float* scratch) {
@@ -56,7 +57,7 @@ Workspace carve(const AttentionStep& step, int64_t row_count, float* scratch) {
   w.query = w.values + size * kTileKeys;
   w.weights = w.query + padded(rows * size);
   w.decay = w.weights + padded(rows * kTileKeys);
-  w.maximum = w.decay + padded(rows);
+  w.maximum = w.decay + padded(rows) + Vec::kLanes;
   w.sum = w.maximum + padded(rows);
   w.sums = w.sum + padded(rows);
   w.total_maximum = w.sums + padded(rows * size);
@@ -100,20 +101,13 @@ KeyRange visible_keys(const AttentionStep& step, const QueryTile& tile, int64_t 
   return {low, high};
 }
 
-// Turns the scores of one row into weights; updates maximum and sum and leaves the decay.
-// False if the row sees no key of the tile (then nothing changes).
+// The scores of one row with what its tile does to them; -inf where it sees no key. Gives the
+// largest.
 template <class P>
-bool soften(const AttentionStep& step, const Tile<P>& rows, int low, int high, float* scores,
-            float* maximum_of_row, float* sum_of_row, float* decay) {
-  constexpr bool kScaled = P::Element::kScaled;
+float mask_scores(const AttentionStep& step, const Tile<P>& rows, int low, int high,
+                  float* scores) {
   constexpr int kVectorsPerGroup = kGroupKeys / Vec::kLanes;
-  bool any = false;
-  for (int g = 0; g < kGroupsPerTile; ++g) {
-    const int begin = g * kGroupKeys, end = begin + kGroupKeys;
-    if (low < end && high > begin && rows.mapped[g]) any = true;
-  }
-  if (!any) return false;
-  if constexpr (kScaled) {
+  if constexpr (P::Element::kScaled) {
     for (int n = 0; n < kTileVectors; ++n) {
       const int g = n / kVectorsPerGroup;
       if (!rows.mapped[g]) continue;
@@ -139,25 +133,55 @@ bool soften(const AttentionStep& step, const Tile<P>& rows, int low, int high, f
   }
   Vec top = load(scores);
   for (int n = 1; n < kTileVectors; ++n) top = maximum(top, load(scores + n * Vec::kLanes));
-  const float tile_maximum = reduce_max(top);
-  const float old_maximum = *maximum_of_row;
-  const float new_maximum = tile_maximum > old_maximum ? tile_maximum : old_maximum;
-  const Vec shift = splat(new_maximum);
+  return reduce_max(top);
+}
+
+// Scores of one row to weights; gives their sum.
+template <class P>
+float weigh(const Tile<P>& rows, float shift, float* scores) {
+  constexpr int kVectorsPerGroup = kGroupKeys / Vec::kLanes;
+  const Vec most = splat(shift);
   Vec sum = zero();
   for (int n = 0; n < kTileVectors; ++n) {
     float* s = scores + n * Vec::kLanes;
-    const Vec p = exp2_nonpositive(sub(load(s), shift));
+    const Vec p = exp2_nonpositive(sub(load(s), most));
     sum = add(sum, p);
     const int g = n / kVectorsPerGroup;
-    if (kScaled && rows.mapped[g]) {
+    if (P::Element::kScaled && rows.mapped[g]) {
       store(s, mul(p, load(rows.scales.value[g] + n % kVectorsPerGroup * Vec::kLanes)));
     } else {
       store(s, p);
     }
   }
-  *decay = exp2_scalar(old_maximum - new_maximum);
-  *sum_of_row = *sum_of_row * *decay + reduce_add(sum);
-  *maximum_of_row = new_maximum;
+  return reduce_add(sum);
+}
+
+// Turns the scores of rows [begin, end), which see the same keys, into weights; updates maximum and
+// sum and leaves the decay. False if they see no key of the tile (then nothing changes). Pass by
+// pass over the rows: one row is a chain of latencies, neighbours are not.
+template <class P>
+bool soften(const AttentionStep& step, const Tile<P>& rows, int low, int high, int64_t begin,
+            int64_t end, const Workspace& w) {
+  bool any = false;
+  for (int g = 0; g < kGroupsPerTile; ++g) {
+    const int first = g * kGroupKeys;
+    if (low < first + kGroupKeys && high > first && rows.mapped[g]) any = true;
+  }
+  if (!any) return false;
+  for (int64_t r = begin; r < end; ++r) {
+    const float tile_maximum = mask_scores(step, rows, low, high, w.weights + r * kTileKeys);
+    const float old_maximum = w.maximum[r];
+    w.maximum[r] = tile_maximum > old_maximum ? tile_maximum : old_maximum;
+    w.decay[r] = old_maximum - w.maximum[r];
+  }
+  // Whole vectors: rows behind the last one get their decay later or not at all.
+  for (int64_t r = begin; r < end; r += Vec::kLanes) {
+    store(w.decay + r, exp2_nonpositive(load(w.decay + r)));
+  }
+  for (int64_t r = begin; r < end; ++r) {
+    const float sum = weigh(rows, w.maximum[r], w.weights + r * kTileKeys);
+    w.sum[r] = w.sum[r] * w.decay[r] + sum;
+  }
   return true;
 }
 
@@ -259,19 +283,15 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
     const KeyRange range = visible_keys(step, tile, tile.position + i);
     const int run_low = static_cast<int>(larger(range.low - base, 0));
     const int run_high = static_cast<int>(smaller(range.high - base, kTileKeys));
-    int64_t end = i;
-    bool seen = true;
+    int64_t end = i + 1;
     for (; end < last; ++end) {
       const KeyRange next = visible_keys(step, tile, tile.position + end);
       if (larger(next.low - base, 0) != run_low ||
           smaller(next.high - base, kTileKeys) != run_high) {
         break;
       }
-      for (int64_t r = end * group; r < (end + 1) * group; ++r) {
-        seen = soften(step, rows, run_low, run_high, w.weights + r * kTileKeys, w.maximum + r,
-                      w.sum + r, w.decay + r);
-      }
     }
+    const bool seen = soften(step, rows, run_low, run_high, i * group, end * group, w);
     if (seen && copy_values) {
       mix_all<Float32Element>(i * group, end * group, size, w, values, run_low, run_high);
     } else if (seen) {

@@ -1,4 +1,4 @@
-"""ortloom in process: `ortloom_worker BUNDLE THREADS`."""
+"""ortloom in process: `ortloom_worker BUNDLE THREADS KV_CACHE_DTYPE`."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ KV_BYTES = 512 << 20
 class OrtloomEngine:
     """`LLM` with prefix caching off and room for 32 short or 8 long streams."""
 
-    def __init__(self, bundle: str, threads: int) -> None:
+    def __init__(self, bundle: str, threads: int, kv_cache_dtype: str) -> None:
         from ortloom import LLM, SamplingParams, __version__
 
         self.version = __version__
@@ -23,6 +23,7 @@ class OrtloomEngine:
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=32,
             kv_cache_memory_bytes=KV_BYTES,
+            kv_cache_dtype=kv_cache_dtype,
             enable_prefix_caching=False,
             max_logprobs=TOP,
             threads=threads,
@@ -67,4 +68,4 @@ class OrtloomEngine:
 
 if __name__ == "__main__":
     stream = claim_stdout()
-    serve(OrtloomEngine(sys.argv[1], int(sys.argv[2])), stream)
+    serve(OrtloomEngine(sys.argv[1], int(sys.argv[2]), sys.argv[3]), stream)
