@@ -8,6 +8,7 @@ import onnx
 from ortloom.errors import UnsupportedModel
 from ortloom.kernels.contract import DOMAIN
 from ortloom.kernels.function_body import add_paged_attention_body
+from ortloom.kernels.layer_body import add_layer_bodies
 from ortloom.kernels.norm_body import add_skip_norm_body
 from ortloom.kernels.packed_body import add_packed_bodies
 from ortloom.kernels.packed_contract import PACKED_EMBEDDING, PACKED_LINEAR
@@ -23,6 +24,7 @@ def attach_body(model: onnx.ModelProto) -> None:
         add_paged_attention_body(model)
         add_packed_bodies(model, rename=True)
         add_skip_norm_body(model)
+        add_layer_bodies(model)
     except ValueError as error:
         raise UnsupportedModel(f"nodes fit no common body: {error}") from error
 

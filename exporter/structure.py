@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from ortloom.errors import UnsupportedModel
 from ortloom.exporter.rewrites import edit
-from ortloom.kernels import contract
+from ortloom.kernels import contract, layer_contract
 
 ALLOWED = frozenset(
     {
@@ -19,6 +19,7 @@ ALLOWED = frozenset(
         "ortloom::PackedLinear",
         "ortloom::SkipRMSNorm",
         *(f"{contract.DOMAIN}::{op}" for op in contract.OP_POOLS),
+        *(f"{contract.DOMAIN}::{op}" for op in layer_contract.LAYER_OPS),
     }
 )
 """Ops whose rows are bitwise the same alone and in any batch (a test proves it for each)."""
@@ -41,24 +42,24 @@ def require_structure(model: ir.Model, layers: int) -> None:
         raise UnsupportedModel(
             f"the graph needs the op {foreign[0]}, which is not on the list of batch-invariant ops"
         )
-    nodes = [n for n in graph if n.op_type in contract.OP_POOLS]
-    if len(nodes) != layers:
-        raise UnsupportedModel(f"{len(nodes)} attention ops for {layers} layers")
-    places = {name: contract.INPUTS.index(name) for name in contract.POOLS}
+    slots = {node: layer_contract.pool_slots(node.op_type) for node in graph}
+    attending = {node: found for node, found in slots.items() if found is not None}
+    if len(attending) != layers:
+        raise UnsupportedModel(f"{len(attending)} attention ops for {layers} layers")
     pools = [v for v in graph.inputs if str(v.name).startswith(POOL_PREFIXES)]
     for pool in pools:
         uses = list(pool.uses())
-        if len(uses) != 1 or uses[0].node.op_type not in contract.OP_POOLS:
+        found = slots[uses[0].node] if len(uses) == 1 else None
+        if found is None:
             raise UnsupportedModel(f"pool '{pool.name}' is not read by exactly one attention op")
-        if uses[0].idx not in places.values():
+        if uses[0].idx not in found.inputs.values():
             raise UnsupportedModel(f"pool '{pool.name}' enters an attention op as another input")
-    for node in nodes:
-        outputs = contract.outputs_of(node.op_type)[1:]
-        # A pool output is named as its input, and so is the op's.
-        for index, output in enumerate(outputs, start=1):
-            source = node.inputs[places[output.removesuffix("_out")]]
+    for node, found in attending.items():
+        # A pool output is named as its input.
+        for pool_input, place in found.outputs.items():
+            source = node.inputs[found.inputs[pool_input]]
             name = str(source.name if source else "").replace(".", "_out.")
-            if not node.outputs[index].is_graph_output() or node.outputs[index].name != name:
+            if not node.outputs[place].is_graph_output() or node.outputs[place].name != name:
                 raise UnsupportedModel(f"pool output '{name}' does not come from its layer's op")
         heads = edit.integer(node, "num_heads", 0), edit.integer(node, "kv_num_heads", 0)
         if heads[1] < 1 or heads[0] % heads[1]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortloom.exporter.bodies import attach_body
 from ortloom.exporter.canonical import number_nodes
 from ortloom.exporter.rewrites import edit
+from ortloom.exporter.rewrites.decoder_layer import fuse_layers
 from ortloom.exporter.rewrites.fused_qkv import fuse_qkv
 from ortloom.exporter.rewrites.gated_linear import fuse_gates
 from ortloom.exporter.rewrites.kv_cache import FORMS, KVCacheForm, set_kv_cache
@@ -67,6 +68,8 @@ def derive(contract: ir.Model, variant: str, kv_cache: KVCacheForm | None = None
         kv_cache = next(iter(KV_CACHES.get(variant, ())), None)
     if kv_cache is not None:
         set_kv_cache(model.graph, kv_cache)
+    if variant == "cpu":
+        fuse_layers(model.graph)
     number_nodes(model.graph)
     model.ir_version = IR_VERSION
     used = {node.domain for node in model.graph}

@@ -11,7 +11,7 @@ import onnxruntime
 
 from ortloom.errors import KernelUnavailable
 from ortloom.exporter.verify.schedule import BLOCK_SIZE, NUM_BLOCKS, Step
-from ortloom.kernels import contract, load, team
+from ortloom.kernels import layer_contract, load, team
 from ortloom.kernels.pool_values import MOST, STORAGE, bfloat16_bits
 from ortloom.models.manifest import Graph, KVGroup
 
@@ -26,7 +26,7 @@ def narrowed(graph: bytes, window: int) -> bytes:
     model = onnx.load_from_string(graph)
     changed = False
     for node in model.graph.node:
-        if node.op_type not in contract.OP_POOLS:
+        if layer_contract.pool_slots(node.op_type) is None:
             continue
         for attribute in node.attribute:
             if attribute.name == "local_window_size" and attribute.i > window:

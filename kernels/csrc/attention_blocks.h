@@ -46,10 +46,17 @@ inline void score_block(const float* query, int64_t size,
   }
 }
 
+// The first `count` groups of a tile; whole register blocks, so that more may be scored.
 template <class Element, int R>
 void score_rows(const float* query, int64_t size,
-                const typename Element::Type* const (&groups)[kGroupsPerTile], float* scores) {
-  for (int n = 0; n < kTileVectors; n += kVectorsPerBlock) {
+                const typename Element::Type* const (&groups)[kGroupsPerTile], int count,
+                float* scores) {
+  const int vectors = count * (kGroupKeys / Vec::kLanes);
+  if (vectors == 1) {
+    score_block<Element, R, 1>(query, size, groups, 0, scores);
+    return;
+  }
+  for (int n = 0; n < vectors; n += kVectorsPerBlock) {
     score_block<Element, R, kVectorsPerBlock>(query, size, groups, n, scores);
   }
 }

@@ -164,9 +164,9 @@ bool soften(const AttentionStep& step, const Tile<P>& rows, int low, int high, f
 // Scores of rows [begin, end) against keys that lie as [D, 16] a group.
 template <class Element>
 void score_all(int64_t begin, int64_t end, int64_t size, const Workspace& w,
-               const typename Element::Type* const (&groups)[kGroupsPerTile]) {
+               const typename Element::Type* const (&groups)[kGroupsPerTile], int count) {
 #define ORTLOOM_SCORE(R, r) \
-  score_rows<Element, R>(w.query + (r)*size, size, groups, w.weights + (r)*kTileKeys)
+  score_rows<Element, R>(w.query + (r)*size, size, groups, count, w.weights + (r)*kTileKeys)
   ORTLOOM_FOR_ROW_BLOCKS(begin, end, ORTLOOM_SCORE);
 #undef ORTLOOM_SCORE
 }
@@ -181,16 +181,18 @@ void mix_all(int64_t begin, int64_t end, int64_t size, const Workspace& w,
 #undef ORTLOOM_VALUE
 }
 
-// Groups outside the cache are scored as if they were another: their scores are thrown away.
+// Groups outside the cache are scored as if they were another: their scores are thrown away. Gives
+// the number of groups up to the last one that is in it.
 template <class Type>
-void fill_gaps(const bool (&mapped)[kGroupsPerTile], const Type* (&groups)[kGroupsPerTile]) {
-  const Type* some = nullptr;
+int fill_gaps(const bool (&mapped)[kGroupsPerTile], const Type* (&groups)[kGroupsPerTile]) {
+  int last = 0;
   for (int g = 0; g < kGroupsPerTile; ++g) {
-    if (mapped[g]) some = groups[g];
+    if (mapped[g]) last = g;
   }
   for (int g = 0; g < kGroupsPerTile; ++g) {
-    if (!mapped[g]) groups[g] = some;
+    if (!mapped[g]) groups[g] = groups[last];
   }
+  return last + 1;
 }
 
 template <class P>
@@ -232,13 +234,13 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
       }
       keys[g] = to;
     }
-    fill_gaps(rows.mapped, keys);
-    score_all<Float32Element>(first * group, last * group, size, w, keys);
+    const int count = fill_gaps(rows.mapped, keys);
+    score_all<Float32Element>(first * group, last * group, size, w, keys, count);
   } else {
     const Type* keys[kGroupsPerTile];
     for (int g = 0; g < kGroupsPerTile; ++g) keys[g] = rows.keys.group[g];
-    fill_gaps(rows.mapped, keys);
-    score_all<Element>(first * group, last * group, size, w, keys);
+    const int count = fill_gaps(rows.mapped, keys);
+    score_all<Element>(first * group, last * group, size, w, keys, count);
   }
   TileRows<float> values = {};
   if (copy_values) {

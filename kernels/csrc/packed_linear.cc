@@ -1,9 +1,7 @@
 // ortloom::PackedLinear version 1 (kernels/packed_contract.py) as an ONNX Runtime kernel.
 
-#include <algorithm>
-#include <string>
-
 #include "linear.h"
+#include "linear_plan.h"
 #include "op.h"
 #include "packed_matrix.h"
 #include "scratch.h"
@@ -14,67 +12,11 @@ namespace {
 
 enum Input : size_t { kX, kWeight, kScales, kMins, kBias, kInputCount };
 
-// Multiply-adds below which a call stays on the calling thread, values of x below which it alone
-// rounds them, and rows that a task keeps by it while it goes through the weights.
-constexpr int64_t kInlineWork = 100'000;
-constexpr int64_t kInlineValues = 16'384;
-constexpr int64_t kTaskRows = 96;
-// Tasks a thread gets, so that one that is held up does not hold up the others.
-constexpr int64_t kTasksPerThread = 4;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Carves 64-byte aligned arrays out of one allocation: first measured, then laid out.
-class Carver {
- public:
-  template <class T>
-  void add(T** place, int64_t count) {
-    if (base_ != nullptr) *place = reinterpret_cast<T*>(base_ + size_);
-    size_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-  }
-  size_t size() const { return size_; }
-  void lay_out(void* base) {
-    base_ = static_cast<unsigned char*>(base);
-    size_ = 0;
-  }
-
- private:
-  unsigned char* base_ = nullptr;
-  size_t size_ = 0;
-};
-
-void carve(LinearCall* call, Carver* carver) {
-  const int64_t values = call->rows * call->w.k;
-  if (!is_quantised(call->w.format)) {
-    if (call->rows > 1) carver->add(&call->packed_x, values);
-    return;
-  }
-  const int64_t spans = values / span_of(call->w);
-  carver->add(&call->rounded.codes, values / 4);
-  carver->add(&call->rounded.scales, values / kActivationGroup);
-  carver->add(&call->rounded.starts, spans);
-  if (call->w.mins != nullptr) carver->add(&call->rounded.totals, spans);
-}
-
 class PackedLinear : public OpKernel {
  public:
   PackedLinear(const Api& api, const abi::OrtKernelInfo* info, const LinearKernels& kernels)
-      : api_(api), kernels_(kernels), attributes_(api, info) {
-    const std::string name = api.attribute(info, "activation", std::string());
-    if (name == "silu") {
-      activation_ = Activation::kSilu;
-    } else if (name == "gelu") {
-      activation_ = Activation::kGelu;
-    } else if (name == "gelu_tanh") {
-      activation_ = Activation::kGeluTanh;
-    } else if (!name.empty()) {
-      throw OpError("activation \"" + name + "\" is unknown; choices: silu, gelu, gelu_tanh");
-    }
-    if (activation_ != Activation::kNone && attributes_.n() % (2 * kPanel) != 0) {
-      throw OpError("N = " + std::to_string(attributes_.n()) +
-                    " must be a multiple of 32 with an activation (gate and up projection)");
-    }
-  }
+      : api_(api), kernels_(kernels), attributes_(api, info),
+        activation_(activation_of(api, info, attributes_)) {}
 
   void compute(abi::OrtKernelContext* context) const override {
     TensorView view[kInputCount];
@@ -94,45 +36,20 @@ class PackedLinear : public OpKernel {
     const int64_t shape[] = {call.rows, width};
     call.y = static_cast<float*>(api_.output(context, 0, shape, 2));
     if (call.rows == 0) return;
-    const bool quantised = is_quantised(call.w.format);
-    call.tiles = ceil_div(call.rows, quantised ? kernels_.quantised_rows : kernels_.floating_rows);
+    LinearPlan plan(kernels_, call);
     Carver carver;
-    carve(&call, &carver);
+    plan.carve(&carver);
     carver.lay_out(call_scratch().reserve(carver.size()));
-    carve(&call, &carver);
-    run(call);
+    plan.carve(&carver);
+    team::run(plan.prepare_tasks(), [&](size_t index) { plan.prepare(index); });
+    team::run(plan.tasks(), [&](size_t index) { plan.task(index); });
   }
 
  private:
-  void run(const LinearCall& call) const {
-    const int64_t values = call.rows * call.w.k;
-    if (is_quantised(call.w.format) || call.rows > 1) {
-      const int64_t share = values <= kInlineValues ? call.tiles : ceil_div(call.tiles, values / (kInlineValues / 2));
-      team::run(static_cast<size_t>(ceil_div(call.tiles, share)), [&](size_t index) {
-        const int64_t first = static_cast<int64_t>(index) * share;
-        kernels_.prepare(call, first, std::min(first + share, call.tiles));
-      });
-    }
-    // Row chunks outside, groups of panels inside: a chunk of x stays near while the weights pass.
-    const int64_t groups = groups_of(call);
-    const int64_t chunks = std::min(call.tiles, ceil_div(call.rows, kTaskRows));
-    const bool alone = values * call.w.n < kInlineWork;
-    const int64_t wanted = alone ? 1 : ceil_div(team::threads() * kTasksPerThread, chunks);
-    const int64_t share = ceil_div(groups, wanted);
-    const int64_t parts = ceil_div(groups, share);
-    team::run(static_cast<size_t>(chunks * parts), [&](size_t index) {
-      const int64_t chunk = static_cast<int64_t>(index) / parts;
-      const int64_t group = static_cast<int64_t>(index) % parts * share;
-      const int64_t tile = call.tiles * chunk / chunks, end = call.tiles * (chunk + 1) / chunks;
-      void* scratch = task_scratch().reserve(kernels_.task_bytes(call, tile, end));
-      kernels_.task(call, tile, end, group, std::min(group + share, groups), scratch);
-    });
-  }
-
   Api api_;
   const LinearKernels& kernels_;
   PackedAttributes attributes_;
-  Activation activation_ = Activation::kNone;
+  Activation activation_;
 };
 
 }  // namespace

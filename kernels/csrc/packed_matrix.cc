@@ -65,24 +65,46 @@ void check_tensor(const char* name, const TensorView& view, int32_t type,
                   type_name(type));
   }
   bool good = view.rank == shape.size();
-  std::string wanted;
   size_t axis = 0;
   for (const int64_t size : shape) {
-    wanted += (axis ? ", " : "") + (size < 0 ? std::string("any") : std::to_string(size));
     good = good && (size < 0 || view.shape[axis] == size);
     ++axis;
   }
-  if (!good) {
-    throw OpError(std::string(name) + " has shape " + shape_text(view) + ", but must be [" +
-                  wanted + "] (" + rule + ")");
+  if (good) return;
+  std::string wanted;
+  for (const int64_t size : shape) {
+    wanted += (wanted.empty() ? "" : ", ") + (size < 0 ? std::string("any") : std::to_string(size));
   }
+  throw OpError(std::string(name) + " has shape " + shape_text(view) + ", but must be [" + wanted +
+                "] (" + rule + ")");
 }
 
-PackedAttributes::PackedAttributes(const Api& api, const abi::OrtKernelInfo* info)
-    : format_name_(api.attribute(info, "format", std::string())),
-      n_(api.attribute(info, "N", int64_t{0})),
-      k_(api.attribute(info, "K", int64_t{0})),
-      block_size_(api.attribute(info, "block_size", int64_t{0})) {
+Activation activation_of(const Api& api, const abi::OrtKernelInfo* info,
+                         const PackedAttributes& attributes, const char* prefix) {
+  const std::string name = api.attribute(info, "activation", std::string());
+  Activation activation = Activation::kNone;
+  if (name == "silu") {
+    activation = Activation::kSilu;
+  } else if (name == "gelu") {
+    activation = Activation::kGelu;
+  } else if (name == "gelu_tanh") {
+    activation = Activation::kGeluTanh;
+  } else if (!name.empty()) {
+    throw OpError("activation \"" + name + "\" is unknown; choices: silu, gelu, gelu_tanh");
+  }
+  if (activation != Activation::kNone && attributes.n() % (2 * kPanel) != 0) {
+    throw OpError(prefix + ("N = " + std::to_string(attributes.n())) +
+                  " must be a multiple of 32 with an activation (gate and up projection)");
+  }
+  return activation;
+}
+
+PackedAttributes::PackedAttributes(const Api& api, const abi::OrtKernelInfo* info,
+                                   const std::string& prefix)
+    : format_name_(api.attribute(info, (prefix + "format").c_str(), std::string())),
+      n_(api.attribute(info, (prefix + "N").c_str(), int64_t{0})),
+      k_(api.attribute(info, (prefix + "K").c_str(), int64_t{0})),
+      block_size_(api.attribute(info, (prefix + "block_size").c_str(), int64_t{0})) {
   bool known = false;
   for (const FormatEntry& entry : kFormats) {
     if (format_name_ != entry.name) continue;

@@ -21,8 +21,8 @@ void check_tensor(const char* name, const TensorView& view, int32_t type,
 // The attributes of a node; they decide the types and shapes of its weight inputs.
 class PackedAttributes {
  public:
-  // Throws OpError.
-  PackedAttributes(const Api& api, const abi::OrtKernelInfo* info);
+  // `prefix` comes before each attribute's name where a node has several matrices. Throws OpError.
+  PackedAttributes(const Api& api, const abi::OrtKernelInfo* info, const std::string& prefix = "");
 
   Format format() const { return format_; }
   int64_t n() const { return n_; }
@@ -39,6 +39,10 @@ class PackedAttributes {
   std::string format_name_;
   int64_t n_, k_, block_size_;
 };
+
+// The `activation` of a node whose matrix is a gate and an up projection; throws OpError.
+Activation activation_of(const Api& api, const abi::OrtKernelInfo* info,
+                         const PackedAttributes& attributes, const char* prefix = "");
 
 }  // namespace ortloom
 

@@ -1,131 +1,12 @@
 #include "paged_attention.h"
 
 #include <cmath>
-#include <vector>
 
-#include "scratch.h"
+#include "attention_plan.h"
 #include "step_checks.h"
 #include "team.h"
 
 namespace ortloom {
-namespace {
-
-// Multiply-adds below which a call stays on the calling thread, and tokens that one store task
-// takes. A wake-up costs as much as the inline work it would save.
-constexpr int64_t kInlineWork = 200'000;
-constexpr int64_t kStoreTokens = 16;
-// Query rows up to which a tile waits for memory more than it computes.
-constexpr int64_t kFewRows = 16;
-// A tile with more than 1/16 of the call's work is split by partition.
-constexpr int64_t kSplitShare = 16;
-
-struct Task {
-  size_t tile;
-  size_t tiles;       // so many neighbours: KV heads of one token tile
-  int64_t partition;  // -1: all of the tile's partitions
-  size_t partial;     // where its result goes, in floats
-  size_t stride;      // floats from a tile's result to the next one's
-};
-
-struct SplitTile {
-  size_t tile;
-  PartitionRange range;
-  size_t partial;
-};
-
-// The work of one call. Which tasks there are depends on the batch; what a task computes for a row
-// does not.
-struct Plan {
-  const AttentionKernels* kernels = nullptr;
-  AttentionStep step{};
-  size_t scratch_floats = 0;
-  std::vector<QueryTile> tiles;
-  std::vector<Task> tasks;
-  std::vector<SplitTile> splits;
-  std::vector<float> partials;
-  int64_t work = 0;
-};
-
-int64_t tile_work(const AttentionStep& step, const QueryTile& tile) {
-  const PartitionRange range = visible_partitions(step, tile);
-  int64_t keys = (range.last - range.first) * kPartitionKeys;
-  if (keys > tile.kv_length) keys = tile.kv_length;
-  return tile.count * (step.heads / step.kv_heads) * keys * step.head_size * 2;
-}
-
-void build(Plan* plan, const StepSizes& sizes) {
-  const AttentionStep& step = plan->step;
-  const int64_t group = step.heads / step.kv_heads;
-  const int64_t tile_tokens = kTargetRows / group > 0 ? kTargetRows / group : 1;
-  plan->scratch_floats = plan->kernels->scratch_floats(step, tile_tokens * group);
-  for (int64_t r = 0; r < sizes.requests; ++r) {
-    const int64_t begin = step.cu_seqlens[r], end = step.cu_seqlens[r + 1];
-    const int64_t past = step.past[r];
-    for (int64_t first = begin; first < end; first += tile_tokens) {
-      const int64_t count = end - first < tile_tokens ? end - first : tile_tokens;
-      for (int64_t h = 0; h < step.kv_heads; ++h) {
-        plan->tiles.push_back(
-            {r, first, count, past + (first - begin), past + (end - begin), h});
-        plan->work += tile_work(step, plan->tiles.back());
-      }
-    }
-  }
-  // The KV heads of a token tile are neighbours in `tiles` and equal in work. Split ones go
-  // partition by partition, so that neighbouring tasks read neighbouring memory.
-  size_t partial = 0;
-  const size_t neighbours = static_cast<size_t>(step.kv_heads);
-  // A few rows only wait for memory. A pool row holds all heads: read by one thread it comes in as
-  // one stream, by several each fetches ahead into what is the others'.
-  const size_t enough = 2 * static_cast<size_t>(team::threads());
-  const bool many_tiles = plan->tiles.size() / neighbours >= enough;
-  for (size_t i = 0; i < plan->tiles.size(); i += neighbours) {
-    const QueryTile& tile = plan->tiles[i];
-    const PartitionRange range = visible_partitions(step, tile);
-    const size_t parts = static_cast<size_t>(range.last - range.first);
-    const bool few_rows = tile.count * group <= kFewRows;
-    const bool split = plan->work >= kInlineWork && parts > 1 &&
-                       tile_work(step, tile) * kSplitShare > plan->work;
-    if (!split) {
-      const size_t together = few_rows && many_tiles ? neighbours : 1;
-      for (size_t h = 0; h < neighbours; h += together) {
-        plan->tasks.push_back({i + h, together, -1, 0, 0});
-      }
-      continue;
-    }
-    const size_t floats = partial_floats(step, tile.count * group);
-    for (size_t p = 0; p < parts; ++p) {
-      const size_t together = few_rows && parts >= enough ? neighbours : 1;
-      for (size_t h = 0; h < neighbours; h += together) {
-        plan->tasks.push_back({i + h, together, range.first + static_cast<int64_t>(p),
-                               partial + (h * parts + p) * floats, parts * floats});
-      }
-    }
-    for (size_t h = 0; h < neighbours; ++h) {
-      plan->splits.push_back({i + h, range, partial + h * parts * floats});
-    }
-    partial += neighbours * parts * floats;
-  }
-  plan->partials.resize(partial);
-}
-
-float* scratch_of(size_t floats) {
-  return static_cast<float*>(task_scratch().reserve(floats * sizeof(float)));
-}
-
-void run_task(Plan* plan, const Task& task) {
-  float* scratch = scratch_of(plan->scratch_floats);
-  for (size_t i = 0; i < task.tiles; ++i) {
-    const QueryTile& tile = plan->tiles[task.tile + i];
-    if (task.partition < 0) {
-      plan->kernels->attend(plan->step, tile, scratch);
-    } else {
-      float* partial = plan->partials.data() + task.partial + i * task.stride;
-      plan->kernels->attend_partition(plan->step, tile, task.partition, scratch, partial);
-    }
-  }
-}
-
-}  // namespace
 
 bool is_optional(size_t input) {
   return input == kKey || input == kValue || input == kCosCache || input == kSinCache ||
@@ -188,9 +69,9 @@ const OpEntry kPagedAttentionBFloat16Op =
     paged_attention_op<PoolType::kBFloat16>("PagedAttentionBFloat16");
 const OpEntry kPagedAttentionInt8Op = paged_attention_op<PoolType::kInt8>("PagedAttentionInt8");
 
-PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
-                               const AttentionKernels& kernels, PoolType pool)
-    : api_(api), kernels_(kernels), pool_(pool) {
+AttentionAttributes::AttentionAttributes(const Api& api, const abi::OrtKernelInfo* info,
+                                         PoolType pool)
+    : pool_(pool) {
   heads_ = api.attribute(info, "num_heads", int64_t{0});
   kv_heads_ = api.attribute(info, "kv_num_heads", int64_t{0});
   window_ = api.attribute(info, "local_window_size", int64_t{-1});
@@ -228,14 +109,9 @@ PagedAttention::PagedAttention(const Api& api, const abi::OrtKernelInfo* info,
   }
 }
 
-void PagedAttention::compute(abi::OrtKernelContext* context) const {
-  Inputs inputs;
-  for (size_t i = 0; i < kInputCount; ++i) {
-    inputs.view[i] = api_.input(context, i, inputs.dims[i]);
-  }
-  Plan plan;
-  plan.kernels = &kernels_;
-  AttentionStep& step = plan.step;
+StepSizes AttentionAttributes::step(const Inputs& inputs, AttentionStep* out) const {
+  AttentionStep& step = *out;
+  step = {};
   step.pool = pool_;
   step.head_major = head_major_;
   step.heads = heads_;
@@ -284,45 +160,42 @@ void PagedAttention::compute(abi::OrtKernelContext* context) const {
   }
   check_indices(step, sizes, rotary_ ? inputs.view[kCosCache].shape[0] : -1);
 
-  // Every pool is written in place: its output is the memory of its input.
-  const auto in_place = [&](size_t input, size_t output) {
-    const TensorView& pool = inputs.view[input];
-    if (api_.output(context, output, pool.shape, pool.rank) == pool.data) return;
-    const std::string name = input_name(input);
+  return sizes;
+}
+
+void check_in_place(const Api& api, abi::OrtKernelContext* context, const Inputs& inputs,
+                    size_t first_output, PoolType pool) {
+  constexpr size_t kPools[] = {kKeyCache, kValueCache, kKScale, kVScale};
+  const size_t count = pool == PoolType::kInt8 ? 4 : 2;
+  for (size_t i = 0; i < count; ++i) {
+    const TensorView& view = inputs.view[kPools[i]];
+    if (api.output(context, first_output + i, view.shape, view.rank) == view.data) continue;
+    const std::string name = input_name(kPools[i]);
     throw OpError(name + "_out must be bound to the same memory as " + name +
                   ": bind one OrtValue as input and as output");
-  };
-  in_place(kKeyCache, kKeyCacheOut);
-  in_place(kValueCache, kValueCacheOut);
-  if (pool_ == PoolType::kInt8) {
-    in_place(kKScale, kKeyScaleOut);
-    in_place(kVScale, kValueScaleOut);
   }
-  const int64_t output_shape[] = {sizes.tokens, query_width};
+}
+
+void PagedAttention::compute(abi::OrtKernelContext* context) const {
+  Inputs inputs;
+  for (size_t i = 0; i < kInputCount; ++i) {
+    inputs.view[i] = api_.input(context, i, inputs.dims[i]);
+  }
+  AttentionStep step;
+  const StepSizes sizes = attributes_.step(inputs, &step);
+  check_in_place(api_, context, inputs, kKeyCacheOut, attributes_.pool());
+  const int64_t output_shape[] = {sizes.tokens, step.heads * step.head_size};
   step.output = static_cast<float*>(api_.output(context, kOutput, output_shape, 2));
   if (sizes.tokens == 0) return;
 
-  build(&plan, sizes);
-  const size_t stores = static_cast<size_t>((sizes.tokens + kStoreTokens - 1) / kStoreTokens);
-  if (stores < 4) {
-    kernels_.store(step, 0, sizes.tokens);
+  AttentionPlan plan(kernels_, step, sizes);
+  team::run(plan.store_tasks(), [&](size_t index) { plan.store(index); });
+  if (plan.is_small()) {
+    for (size_t i = 0; i < plan.tasks(); ++i) plan.task(i);
   } else {
-    team::run(stores, [&](size_t index) {
-      const int64_t begin = static_cast<int64_t>(index) * kStoreTokens;
-      const int64_t end = begin + kStoreTokens;
-      kernels_.store(step, begin, end < sizes.tokens ? end : sizes.tokens);
-    });
+    team::run(plan.tasks(), [&](size_t index) { plan.task(index); });
   }
-  if (plan.work < kInlineWork) {
-    for (const Task& task : plan.tasks) run_task(&plan, task);
-  } else {
-    team::run(plan.tasks.size(), [&](size_t index) { run_task(&plan, plan.tasks[index]); });
-  }
-  for (const SplitTile& split : plan.splits) {
-    float* scratch = scratch_of(plan.scratch_floats);
-    kernels_.merge(step, plan.tiles[split.tile], split.range.first, split.range.last,
-                   plan.partials.data() + split.partial, scratch);
-  }
+  for (size_t i = 0; i < plan.merge_tasks(); ++i) plan.merge(i);
 }
 
 }  // namespace ortloom

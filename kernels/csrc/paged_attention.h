@@ -38,21 +38,45 @@ bool is_optional(size_t input);
 // Element type of an input for pools of type `pool`.
 int32_t element_type(size_t input, PoolType pool);
 
+struct Inputs;
+struct StepSizes;
+
+// The attributes of a node; with the inputs they make a step.
+class AttentionAttributes {
+ public:
+  // Reads and checks them; throws OpError.
+  AttentionAttributes(const Api& api, const abi::OrtKernelInfo* info, PoolType pool);
+
+  PoolType pool() const { return pool_; }
+  int64_t heads() const { return heads_; }
+  int64_t kv_heads() const { return kv_heads_; }
+  // Checks every input and fills the step but for its output; throws OpError.
+  StepSizes step(const Inputs& inputs, AttentionStep* step) const;
+
+ private:
+  PoolType pool_;
+  int64_t heads_, kv_heads_, window_, rotary_offset_;
+  float scale_, softcap_, epsilon_;
+  bool rotary_, rotary_interleaved_, causal_, head_major_;
+};
+
+// Throws OpError unless every pool's output, the first of which is `first_output`, is the memory of
+// its input.
+void check_in_place(const Api& api, abi::OrtKernelContext* context, const Inputs& inputs,
+                    size_t first_output, PoolType pool);
+
 class PagedAttention : public OpKernel {
  public:
-  // Reads and checks the attributes; throws OpError.
   PagedAttention(const Api& api, const abi::OrtKernelInfo* info, const AttentionKernels& kernels,
-                 PoolType pool);
+                 PoolType pool)
+      : api_(api), kernels_(kernels), attributes_(api, info, pool) {}
 
   void compute(abi::OrtKernelContext* context) const override;
 
  private:
   Api api_;
   const AttentionKernels& kernels_;
-  const PoolType pool_;
-  int64_t heads_, kv_heads_, window_, rotary_offset_;
-  float scale_, softcap_, epsilon_;
-  bool rotary_, rotary_interleaved_, causal_, head_major_;
+  AttentionAttributes attributes_;
 };
 
 }  // namespace ortloom

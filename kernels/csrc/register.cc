@@ -21,7 +21,7 @@ struct Registered {
 };
 
 // A model names its packed nodes by form where it has several forms: each needs a body of its own,
-// and ONNX Runtime tells bodies apart by name alone.
+// and ONNX Runtime tells bodies apart by name alone. Layers of up to four forms have a number each.
 constexpr Registered kOps[] = {
     {"PagedAttention", &kPagedAttentionOp},
     {"PagedAttentionFloat16", &kPagedAttentionFloat16Op},
@@ -36,6 +36,22 @@ constexpr Registered kOps[] = {
     {"PackedEmbeddingSymmetric", &kPackedEmbeddingOp},
     {"PackedEmbeddingMinima", &kPackedEmbeddingOp},
     {"SkipRMSNorm", &kSkipRmsNormOp},
+    {"DecoderLayer", &kDecoderLayerOp},
+    {"DecoderLayer_2", &kDecoderLayerOp},
+    {"DecoderLayer_3", &kDecoderLayerOp},
+    {"DecoderLayer_4", &kDecoderLayerOp},
+    {"DecoderLayerFloat16", &kDecoderLayerFloat16Op},
+    {"DecoderLayerFloat16_2", &kDecoderLayerFloat16Op},
+    {"DecoderLayerFloat16_3", &kDecoderLayerFloat16Op},
+    {"DecoderLayerFloat16_4", &kDecoderLayerFloat16Op},
+    {"DecoderLayerBFloat16", &kDecoderLayerBFloat16Op},
+    {"DecoderLayerBFloat16_2", &kDecoderLayerBFloat16Op},
+    {"DecoderLayerBFloat16_3", &kDecoderLayerBFloat16Op},
+    {"DecoderLayerBFloat16_4", &kDecoderLayerBFloat16Op},
+    {"DecoderLayerInt8", &kDecoderLayerInt8Op},
+    {"DecoderLayerInt8_2", &kDecoderLayerInt8Op},
+    {"DecoderLayerInt8_3", &kDecoderLayerInt8Op},
+    {"DecoderLayerInt8_4", &kDecoderLayerInt8Op},
 };
 
 // One op of one tier. ONNX Runtime keeps the pointer for as long as a session lives, so ops and

@@ -3,6 +3,7 @@
 #define ORTLOOM_SCRATCH_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -32,6 +33,25 @@ class Scratch {
 
  private:
   void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Carves 64-byte aligned arrays out of one allocation: first measured, then laid out.
+class Carver {
+ public:
+  template <class T>
+  void add(T** place, int64_t count) {
+    if (base_ != nullptr) *place = reinterpret_cast<T*>(base_ + size_);
+    size_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+  }
+  size_t size() const { return size_; }
+  void lay_out(void* base) {
+    base_ = static_cast<unsigned char*>(base);
+    size_ = 0;
+  }
+
+ private:
+  unsigned char* base_ = nullptr;
   size_t size_ = 0;
 };
 

@@ -241,6 +241,37 @@ struct Closer {
 };
 Closer closer;
 
+// How far the tasks of a phase are claimed and done; apart from other phases' lines.
+struct alignas(64) PhaseProgress {
+  std::atomic<size_t> claimed{0};
+  alignas(64) std::atomic<size_t> done{0};
+};
+
+// One thread's part in all phases. It waits only for tasks that a running thread has claimed, so
+// any number of members, one after the other as well, comes to the end.
+int take_part(const Phase* phases, size_t count, PhaseProgress* progress) {
+  int failure = Team::kNone;
+  for (size_t p = 0; p < count; ++p) {
+    const Phase& phase = phases[p];
+    for (;;) {
+      const size_t index = progress[p].claimed.fetch_add(1, std::memory_order_relaxed);
+      if (index >= phase.tasks) break;
+      const int mine = Team::attempt(phase.task, phase.user, index);
+      if (mine != Team::kNone) failure = mine;
+      progress[p].done.fetch_add(1, std::memory_order_release);
+    }
+    for (int spins = 0; progress[p].done.load(std::memory_order_acquire) < phase.tasks;) {
+      if (spins < kLeaderSpins) {
+        ++spins;
+        pause();
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  }
+  return failure;
+}
+
 }  // namespace
 
 const char* configure(int threads, int spin_microseconds) {
@@ -271,6 +302,17 @@ void run(size_t tasks, void (*task)(void* user, size_t index), void* user) {
     if (mine != Team::kNone) failure = mine;
   }
   Team::raise(failure);
+}
+
+void run_phases(const Phase* phases, size_t count) {
+  if (count > kMaxPhases) throw OpError("a region has too many phases", abi::kFail);
+  PhaseProgress progress[kMaxPhases];
+  std::atomic<int> failure{Team::kNone};
+  run(static_cast<size_t>(threads()), [&](size_t) {
+    const int mine = take_part(phases, count, progress);
+    if (mine != Team::kNone) failure.store(mine, std::memory_order_relaxed);
+  });
+  Team::raise(failure.load(std::memory_order_relaxed));
 }
 
 }  // namespace ortloom::team

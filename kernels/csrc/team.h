@@ -33,6 +33,18 @@ void run(size_t tasks, const Body& body) {
       const_cast<Body*>(&body));
 }
 
+// A step of a longer piece of work: its tasks begin when all of the step before are done.
+struct Phase {
+  size_t tasks;
+  void (*task)(void* user, size_t index);
+  void* user;
+};
+constexpr size_t kMaxPhases = 24;
+
+// Runs up to kMaxPhases phases in order as one region: the team is called once, and from phase to
+// phase its threads only wait for one another's last tasks. The rules are those of run().
+void run_phases(const Phase* phases, size_t count);
+
 }  // namespace ortloom::team
 
 #endif  // ORTLOOM_TEAM_H_

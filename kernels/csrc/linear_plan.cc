@@ -1,0 +1,69 @@
+#include "linear_plan.h"
+
+#include <algorithm>
+
+#include "team.h"
+
+namespace ortloom {
+namespace {
+
+// Multiply-adds below which a call is one task, values of x below which one task prepares them all,
+// and rows that a task keeps by it while it goes through the weights.
+constexpr int64_t kInlineWork = 100'000;
+constexpr int64_t kInlineValues = 16'384;
+constexpr int64_t kTaskRows = 96;
+// Tasks a thread gets, so that one that is held up does not hold up the others.
+constexpr int64_t kTasksPerThread = 4;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+LinearPlan::LinearPlan(const LinearKernels& kernels, const LinearCall& call)
+    : kernels_(&kernels), call_(call) {
+  const bool quantised = is_quantised(call_.w.format);
+  call_.tiles = ceil_div(call_.rows, quantised ? kernels.quantised_rows : kernels.floating_rows);
+  const int64_t values = call_.rows * call_.w.k;
+  if (quantised || call_.rows > 1) {
+    prepare_share_ = values <= kInlineValues
+                         ? call_.tiles
+                         : ceil_div(call_.tiles, values / (kInlineValues / 2));
+    prepare_tasks_ = static_cast<size_t>(ceil_div(call_.tiles, prepare_share_));
+  }
+  // Row chunks outside, groups of panels inside: a chunk of x stays near while the weights pass.
+  groups_ = groups_of(call_);
+  chunks_ = std::min(call_.tiles, ceil_div(call_.rows, kTaskRows));
+  const bool alone = values * call_.w.n < kInlineWork;
+  const int64_t wanted = alone ? 1 : ceil_div(team::threads() * kTasksPerThread, chunks_);
+  group_share_ = ceil_div(groups_, wanted);
+  parts_ = ceil_div(groups_, group_share_);
+}
+
+void LinearPlan::carve(Carver* carver) {
+  const int64_t values = call_.rows * call_.w.k;
+  if (!is_quantised(call_.w.format)) {
+    if (call_.rows > 1) carver->add(&call_.packed_x, values);
+    return;
+  }
+  const int64_t spans = values / span_of(call_.w);
+  carver->add(&call_.rounded.codes, values / 4);
+  carver->add(&call_.rounded.scales, values / kActivationGroup);
+  carver->add(&call_.rounded.starts, spans);
+  if (call_.w.mins != nullptr) carver->add(&call_.rounded.totals, spans);
+}
+
+void LinearPlan::prepare(size_t index) const {
+  const int64_t first = static_cast<int64_t>(index) * prepare_share_;
+  kernels_->prepare(call_, first, std::min(first + prepare_share_, call_.tiles));
+}
+
+void LinearPlan::task(size_t index) const {
+  const int64_t chunk = static_cast<int64_t>(index) / parts_;
+  const int64_t group = static_cast<int64_t>(index) % parts_ * group_share_;
+  const int64_t tile = call_.tiles * chunk / chunks_;
+  const int64_t end = call_.tiles * (chunk + 1) / chunks_;
+  void* scratch = task_scratch().reserve(kernels_->task_bytes(call_, tile, end));
+  kernels_->task(call_, tile, end, group, std::min(group + group_share_, groups_), scratch);
+}
+
+}  // namespace ortloom
