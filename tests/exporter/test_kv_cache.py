@@ -13,7 +13,8 @@ from ortloom.exporter.verify.check import check_tokens
 from ortloom.exporter.verify.figures import compare
 from ortloom.exporter.verify.first_layers import first_layers
 from ortloom.exporter.verify.session import GraphRunner, narrowed
-from ortloom.kernels.contract import HEAD_MAJOR_LAYOUT, OP_POOLS, POOL_OPS
+from ortloom.kernels.contract import HEAD_MAJOR_LAYOUT, POOL_OPS
+from ortloom.kernels.layer_contract import LAYER_OPS, pool_slots
 from ortloom.models.manifest import Manifest
 
 PATHS = {
@@ -30,7 +31,12 @@ SMALLER = [
 
 
 def attention(model):
-    return [node for node in model.graph.node if node.op_type in OP_POOLS]
+    """The nodes that attend, alone or as a whole layer."""
+    return [node for node in model.graph.node if pool_slots(node.op_type) is not None]
+
+
+def attention_op(name):
+    return LAYER_OPS.get(name, name)
 
 
 def test_the_bundle_has_a_cpu_graph_for_each(bundles):
@@ -45,7 +51,13 @@ def test_the_bundle_has_a_cpu_graph_for_each(bundles):
         assert graph.file.path == PATHS[form.name]
         assert graph.file.size < 200_000
         assert graph.kv_layout == HEAD_MAJOR_LAYOUT
-        assert dict(graph.ops)[f"ortloom::{POOL_OPS[form.pools]}"] == 3
+        attending = {
+            name: count
+            for name, count in ((n.partition("::")[2], count) for n, count in graph.ops)
+            if pool_slots(name) is not None
+        }
+        assert sum(attending.values()) == 3
+        assert {attention_op(name) for name in attending} == {POOL_OPS[form.pools]}
         kinds = {spec.name: spec for spec in graph.inputs}
         for name in (*graph.io.k_cache, *graph.io.v_cache):
             assert kinds[name].dtype == form.pools
@@ -70,7 +82,7 @@ def test_the_graphs_differ_in_their_attention_alone(bundles):
         model = onnx.load(folder / PATHS[form.name], load_external_data=False)
         nodes = attention(model)
         assert len(nodes) == 3
-        assert {node.op_type for node in nodes} == {POOL_OPS[form.pools]}
+        assert {attention_op(node.op_type) for node in nodes} == {POOL_OPS[form.pools]}
         for node in nodes:
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             assert attributes["kv_layout"].decode() == HEAD_MAJOR_LAYOUT
@@ -123,17 +135,18 @@ def test_first_layers_and_narrowed_windows_of_int8(bundles):
     assert sorted(set(windows)) == [-1, 7]
 
 
-@pytest.mark.parametrize("output", [3, 4])
-def test_a_scale_pool_that_does_not_come_back_is_refused(bundles, output):
+@pytest.mark.parametrize("scales", ["k_scale", "v_scale"])
+def test_a_scale_pool_that_does_not_come_back_is_refused(bundles, scales):
     import onnx_ir as ir
 
     model = onnx.load(bundles("qwen3") / PATHS["int8_per_token_head"], load_external_data=False)
     detach_bodies(model)
     require_structure(ir.from_proto(model), 2)
     nodes = attention(model)
+    output = pool_slots(nodes[0].op_type).outputs[scales]
     nodes[0].output[output], nodes[1].output[output] = (
         nodes[1].output[output],
         nodes[0].output[output],
     )
-    with pytest.raises(UnsupportedModel, match=r"_scale_out.0' does not come from its layer"):
+    with pytest.raises(UnsupportedModel, match=rf"{scales}_out.0' does not come from its layer"):
         require_structure(ir.from_proto(model), 2)
