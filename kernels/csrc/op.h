@@ -34,6 +34,8 @@ struct OpEntry {
 extern const OpEntry kPagedAttentionOp;
 extern const OpEntry kPackedLinearOp;
 extern const OpEntry kPackedEmbeddingOp;
+extern const OpEntry kPackedExpertsOp;
+extern const OpEntry kExpertRoutingOp;
 extern const OpEntry kSkipRmsNormOp;
 
 }  // namespace ortloom

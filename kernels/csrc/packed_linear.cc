@@ -4,6 +4,7 @@
 #include <string>
 
 #include "linear.h"
+#include "linear_call.h"
 #include "op.h"
 #include "packed_matrix.h"
 #include "scratch.h"
@@ -22,54 +23,11 @@ constexpr int64_t kTaskRows = 96;
 // Tasks a thread gets, so that one that is held up does not hold up the others.
 constexpr int64_t kTasksPerThread = 4;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Carves 64-byte aligned arrays out of one allocation: first measured, then laid out.
-class Carver {
- public:
-  template <class T>
-  void add(T** place, int64_t count) {
-    if (base_ != nullptr) *place = reinterpret_cast<T*>(base_ + size_);
-    size_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-  }
-  size_t size() const { return size_; }
-  void lay_out(void* base) {
-    base_ = static_cast<unsigned char*>(base);
-    size_ = 0;
-  }
-
- private:
-  unsigned char* base_ = nullptr;
-  size_t size_ = 0;
-};
-
-void carve(LinearCall* call, Carver* carver) {
-  const int64_t values = call->rows * call->w.k;
-  if (!is_quantised(call->w.format)) {
-    if (call->rows > 1) carver->add(&call->packed_x, values);
-    return;
-  }
-  const int64_t spans = values / span_of(call->w);
-  carver->add(&call->rounded.codes, values / 4);
-  carver->add(&call->rounded.scales, values / kActivationGroup);
-  carver->add(&call->rounded.starts, spans);
-  if (call->w.mins != nullptr) carver->add(&call->rounded.totals, spans);
-}
-
 class PackedLinear : public OpKernel {
  public:
   PackedLinear(const Api& api, const abi::OrtKernelInfo* info, const LinearKernels& kernels)
       : api_(api), kernels_(kernels), attributes_(api, info) {
-    const std::string name = api.attribute(info, "activation", std::string());
-    if (name == "silu") {
-      activation_ = Activation::kSilu;
-    } else if (name == "gelu") {
-      activation_ = Activation::kGelu;
-    } else if (name == "gelu_tanh") {
-      activation_ = Activation::kGeluTanh;
-    } else if (!name.empty()) {
-      throw OpError("activation \"" + name + "\" is unknown; choices: silu, gelu, gelu_tanh");
-    }
+    activation_ = activation_named(api.attribute(info, "activation", std::string()));
     if (activation_ != Activation::kNone && attributes_.n() % (2 * kPanel) != 0) {
       throw OpError("N = " + std::to_string(attributes_.n()) +
                     " must be a multiple of 32 with an activation (gate and up projection)");

@@ -79,10 +79,13 @@ void check_tensor(const char* name, const TensorView& view, int32_t type,
 }
 
 PackedAttributes::PackedAttributes(const Api& api, const abi::OrtKernelInfo* info)
-    : format_name_(api.attribute(info, "format", std::string())),
-      n_(api.attribute(info, "N", int64_t{0})),
-      k_(api.attribute(info, "K", int64_t{0})),
-      block_size_(api.attribute(info, "block_size", int64_t{0})) {
+    : PackedAttributes(api.attribute(info, "format", std::string()),
+                       api.attribute(info, "N", int64_t{0}), api.attribute(info, "K", int64_t{0}),
+                       api.attribute(info, "block_size", int64_t{0})) {}
+
+PackedAttributes::PackedAttributes(const std::string& format, int64_t n, int64_t k,
+                                   int64_t block_size)
+    : format_name_(format), n_(n), k_(k), block_size_(block_size) {
   bool known = false;
   for (const FormatEntry& entry : kFormats) {
     if (format_name_ != entry.name) continue;

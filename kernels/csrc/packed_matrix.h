@@ -23,6 +23,8 @@ class PackedAttributes {
  public:
   // Throws OpError.
   PackedAttributes(const Api& api, const abi::OrtKernelInfo* info);
+  // The same from values: a node may have several matrices. Throws OpError.
+  PackedAttributes(const std::string& format, int64_t n, int64_t k, int64_t block_size);
 
   Format format() const { return format_; }
   int64_t n() const { return n_; }

@@ -33,6 +33,17 @@ constexpr Registered kOps[] = {
     {"PackedEmbeddingSymmetric", &kPackedEmbeddingOp},
     {"PackedEmbeddingMinima", &kPackedEmbeddingOp},
     {"SkipRMSNorm", &kSkipRmsNormOp},
+    {"ExpertRouting", &kExpertRoutingOp},
+    {"PackedExperts", &kPackedExpertsOp},
+    {"PackedExpertsFloatFloat", &kPackedExpertsOp},
+    {"PackedExpertsFloatSymmetric", &kPackedExpertsOp},
+    {"PackedExpertsFloatMinima", &kPackedExpertsOp},
+    {"PackedExpertsSymmetricFloat", &kPackedExpertsOp},
+    {"PackedExpertsSymmetricSymmetric", &kPackedExpertsOp},
+    {"PackedExpertsSymmetricMinima", &kPackedExpertsOp},
+    {"PackedExpertsMinimaFloat", &kPackedExpertsOp},
+    {"PackedExpertsMinimaSymmetric", &kPackedExpertsOp},
+    {"PackedExpertsMinimaMinima", &kPackedExpertsOp},
 };
 
 // One op of one tier. ONNX Runtime keeps the pointer for as long as a session lives, so ops and
