@@ -7,6 +7,8 @@ import onnx
 
 from ortloom.errors import UnsupportedModel
 from ortloom.kernels.contract import DOMAIN
+from ortloom.kernels.experts_body import add_experts_bodies
+from ortloom.kernels.experts_contract import PACKED_EXPERTS
 from ortloom.kernels.function_body import add_paged_attention_body
 from ortloom.kernels.norm_body import add_skip_norm_body
 from ortloom.kernels.packed_body import add_packed_bodies
@@ -22,6 +24,7 @@ def attach_body(model: onnx.ModelProto) -> None:
     try:
         add_paged_attention_body(model)
         add_packed_bodies(model, rename=True)
+        add_experts_bodies(model, rename=True)
         add_skip_norm_body(model)
     except ValueError as error:
         raise UnsupportedModel(f"nodes fit no common body: {error}") from error
@@ -31,6 +34,6 @@ def detach_bodies(model: onnx.ModelProto) -> None:
     """Undo `attach_body`: a written graph in the form that rewrites read."""
     del model.functions[:]
     for node in model.graph.node:
-        for op in (PACKED_LINEAR, PACKED_EMBEDDING):
+        for op in (PACKED_LINEAR, PACKED_EMBEDDING, PACKED_EXPERTS):
             if node.domain == DOMAIN and node.op_type.startswith(op):
                 node.op_type = op

@@ -11,6 +11,7 @@ import msgspec
 
 from ortloom.errors import InsufficientResources
 from ortloom.exporter.architectures import (
+    attention_window,
     head_size,
     integer,
     kv_heads,
@@ -102,7 +103,7 @@ def weight_bytes(
         if form is None:
             sizes[place] += _elements(shape) * 4
             continue
-        for suffix, size in form.sizes((shape[0], shape[1])).items():
+        for suffix, size in form.sizes(shape).items():
             sizes[f"{place}.{suffix}"] += size
     total = WEIGHT_ALIGNMENT + sum(_aligned(size) for size in sizes.values())
     table = integer(config, "max_position_embeddings") * (head_size(config) // 2) * 4
@@ -130,7 +131,7 @@ def plan(options: ExportOptions) -> ExportPlan:
     memory = BASE_MEMORY + layers * BYTES_PER_LAYER
     if options.check:
         memory += 4 * sum(_elements(s) for s in shapes.values()) + 2 * size
-    window = config.get("sliding_window") if config.get("model_type") == "mistral" else None
+    window = attention_window(config)
     return ExportPlan(
         source=name,
         architecture=architecture,
