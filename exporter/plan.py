@@ -89,9 +89,11 @@ def weight_bytes(
     """Size of weights/model.bin; `checkpoint` is needed where matrices keep their own blocks."""
     sizes: Counter[str] = Counter()
     linear_head = tied(config)
+    # A norm between the projections and the attention keeps them apart.
+    joined_qkv = config.get("model_type") != "olmoe"
     for name, shape in parameter_shapes(config).items():
         # Matrices that some graph reads as one lie side by side and are padded together.
-        place = re.sub(r"\.[qkv]_proj\.", ".qkv.", name)
+        place = re.sub(r"\.[qkv]_proj\.", ".qkv.", name) if joined_qkv else name
         place = re.sub(r"\.(gate|up)_proj\.", ".gate_up.", place)
         form = choose_form(
             name,

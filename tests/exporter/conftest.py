@@ -56,6 +56,7 @@ FAMILIES = {
     "qwen3": {"model_type": "qwen3", "num_key_value_heads": 1},
     "mixtral": {
         "model_type": "mixtral",
+        "num_hidden_layers": 1,
         "intermediate_size": 64,
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
@@ -63,6 +64,7 @@ FAMILIES = {
     },
     "olmoe": {
         "model_type": "olmoe",
+        "num_hidden_layers": 1,
         "intermediate_size": 64,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
@@ -79,7 +81,7 @@ FAMILIES = {
     },
     "qwen3-moe-mixed": {
         "model_type": "qwen3_moe",
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 5,
         "moe_intermediate_size": 64,
         "num_experts": 8,
         "num_experts_per_tok": 3,
