@@ -43,15 +43,20 @@ _REQUIRED = ("experts", "K", "I", "gate_up_format", "down_format")
 
 def _routing() -> list[onnx.NodeProto]:
     b = BodyBuilder()
-    lowest = b.op("Where", b.op("IsNaN", "logits"), b.number(float("-inf")), "logits")
-    count = b.integers("top_k")
-    b.nodes.append(helper.make_node("TopK", [lowest, count], ["largest", "ids"], axis=-1))
-    shares = b.op("GatherElements", b.op("Softmax", "logits", axis=-1), "ids", axis=1)
+    tokens, count = b.dim("logits", 0), b.integers("top_k")
+    # A row of zeros is appended and dropped again: ONNX Runtime up to 1.23 divides by the rows.
+    row = b.op("Expand", b.number(0.0), b.concat(b.ints(1), b.dim("logits", 1)))
+    logits = b.concat("logits", row)
+    ranks = b.op("Where", b.op("IsNaN", logits), b.number(float("-inf")), logits)
+    b.nodes.append(helper.make_node("TopK", [ranks, count], ["largest", "chosen"], axis=-1))
+    shares = b.op("GatherElements", b.op("Softmax", logits, axis=-1), "chosen", axis=1)
     # CumSum adds in order; the order of ReduceSum may depend on the number of rows.
     sums = b.op("CumSum", shares, b.integer(1))
     total = b.op("Gather", sums, b.op("Sub", count, b.ints(1)), axis=1)
     normalise = b.op("Equal", b.integers("normalize"), b.ints(1))
-    b.op("Div", shares, b.op("Where", normalise, total, b.number(1.0)), out="weights")
+    weights = b.op("Div", shares, b.op("Where", normalise, total, b.number(1.0)))
+    for name, rows in (("ids", "chosen"), ("weights", weights)):
+        b.op("Identity", b.slice(rows, b.ints(0), tokens), out=name)
     return b.nodes
 
 
