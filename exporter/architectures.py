@@ -9,17 +9,21 @@ from typing import Any
 
 from ortloom.errors import SourceInvalid, UnsupportedModel
 from ortloom.kernels import contract
+from ortloom.kernels.packed_contract import PANEL
 
 PROVEN = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "OlmoeForCausalLM": "olmoe",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
     "SmolLM3ForCausalLM": "smollm3",
 }
 """Architecture class → model_type."""
 
-ATTENTION_BIAS = frozenset({"llama", "qwen3", "smollm3"})
+ATTENTION_BIAS = frozenset({"llama", "olmoe", "qwen3", "qwen3_moe", "smollm3"})
 """Model types whose `attention_bias` is read; qwen2 always has biases on query, key and value."""
 
 MLP_BIAS = frozenset({"llama", "smollm3"})
@@ -98,6 +102,13 @@ def require_supported(config: Config) -> str:
             f"head size {head} is not supported: it must be {low} to {high} and a multiple of "
             f"{contract.HEAD_SIZE_MULTIPLE}"
         )
+    if config.get("clip_qkv") is not None:
+        raise UnsupportedModel("clipped queries, keys and values (clip_qkv) are not supported")
+    if any(sparse_layers(config)) and expert_width(config) % PANEL:
+        raise UnsupportedModel(
+            f"experts of {expert_width(config)} inner channels are not supported: it must be a "
+            f"multiple of {PANEL}"
+        )
     if config.get("hidden_act", "silu") != "silu":
         raise UnsupportedModel(f"activation '{config['hidden_act']}' is not supported")
     return str(name)
@@ -109,9 +120,43 @@ def tied(config: Config) -> bool:
     return bool(config.get("tie_word_embeddings", default))
 
 
+def attention_window(config: Config) -> int | None:
+    """Tokens that a windowed layer sees, where every layer has the window; else None."""
+    kind = config.get("model_type")
+    windowed = kind in ("mistral", "mixtral") or (
+        kind == "qwen3_moe" and bool(config.get("use_sliding_window", False))
+    )
+    return config.get("sliding_window") if windowed else None
+
+
+def sparse_layers(config: Config) -> tuple[bool, ...]:
+    """Whether each layer has experts instead of one gated projection."""
+    layers, kind = integer(config, "num_hidden_layers"), config.get("model_type")
+    if kind != "qwen3_moe":
+        return (kind in ("mixtral", "olmoe"),) * layers
+    if config.get("num_experts", config.get("num_local_experts")) == 0:
+        return (False,) * layers
+    step, dense = integer(config, "decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
+    return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
+
+
+def expert_count(config: Config) -> int:
+    """Experts of a sparse layer."""
+    default = {"qwen3_moe": 128, "mixtral": 8, "olmoe": 64}[str(config.get("model_type"))]
+    return integer(config, "num_experts", integer(config, "num_local_experts", default))
+
+
+def expert_width(config: Config) -> int:
+    """Inner channels of an expert."""
+    if config.get("model_type") == "qwen3_moe":
+        return integer(config, "moe_intermediate_size", 768)
+    return integer(config, "intermediate_size")
+
+
 def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Parameter name → shape, tied ones under their first name only."""
-    hidden, inner = integer(config, "hidden_size"), integer(config, "intermediate_size")
+    hidden, sparse = integer(config, "hidden_size"), sparse_layers(config)
+    inner = 0 if all(sparse) else integer(config, "intermediate_size")
     head, vocab = head_size(config), integer(config, "vocab_size")
     q_width, kv_width = integer(config, "num_attention_heads") * head, kv_heads(config) * head
     kind = config.get("model_type")
@@ -131,12 +176,22 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         linear(f"{prefix}.self_attn.k_proj", kv_width, hidden, qkv_bias)
         linear(f"{prefix}.self_attn.v_proj", kv_width, hidden, qkv_bias)
         linear(f"{prefix}.self_attn.o_proj", hidden, q_width, out_bias)
-        if kind == "qwen3":
+        if kind in ("qwen3", "qwen3_moe"):
             shapes[f"{prefix}.self_attn.q_norm.weight"] = (head,)
             shapes[f"{prefix}.self_attn.k_norm.weight"] = (head,)
-        linear(f"{prefix}.mlp.gate_proj", inner, hidden, mlp_bias)
-        linear(f"{prefix}.mlp.up_proj", inner, hidden, mlp_bias)
-        linear(f"{prefix}.mlp.down_proj", hidden, inner, mlp_bias)
+        if kind == "olmoe":
+            shapes[f"{prefix}.self_attn.q_norm.weight"] = (hidden,)
+            norm_width = hidden // integer(config, "num_attention_heads") * kv_heads(config)
+            shapes[f"{prefix}.self_attn.k_norm.weight"] = (norm_width,)
+        if sparse[layer]:
+            experts, width = expert_count(config), expert_width(config)
+            shapes[f"{prefix}.mlp.experts.gate_up_proj"] = (experts, 2 * width, hidden)
+            shapes[f"{prefix}.mlp.experts.down_proj"] = (experts, hidden, width)
+            shapes[f"{prefix}.mlp.gate.weight"] = (experts, hidden)
+        else:
+            linear(f"{prefix}.mlp.gate_proj", inner, hidden, mlp_bias)
+            linear(f"{prefix}.mlp.up_proj", inner, hidden, mlp_bias)
+            linear(f"{prefix}.mlp.down_proj", hidden, inner, mlp_bias)
         shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
         shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)

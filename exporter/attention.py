@@ -22,7 +22,9 @@ ABSENT: Any = object()
 """Default of optional keywords. A keyword passed as None is not an absent one: some architectures
 pass `sliding_window=None` on full layers while the module still has a `sliding_window`."""
 
-IGNORED_KEYWORDS = frozenset({"dropout", "position_ids", "use_cache", "cache_position"})
+IGNORED_KEYWORDS = frozenset(
+    {"dropout", "position_ids", "use_cache", "cache_position", "output_router_logits"}
+)
 """Keywords that carry nothing for an inference without padding and without a cache object."""
 
 

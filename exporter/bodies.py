@@ -7,6 +7,8 @@ import onnx
 
 from ortloom.errors import UnsupportedModel
 from ortloom.kernels.contract import DOMAIN
+from ortloom.kernels.experts_body import add_experts_bodies
+from ortloom.kernels.experts_contract import PACKED_EXPERTS
 from ortloom.kernels.function_body import add_paged_attention_body
 from ortloom.kernels.layer_body import add_layer_bodies
 from ortloom.kernels.norm_body import add_skip_norm_body
@@ -23,6 +25,7 @@ def attach_body(model: onnx.ModelProto) -> None:
     try:
         add_paged_attention_body(model)
         add_packed_bodies(model, rename=True)
+        add_experts_bodies(model, rename=True)
         add_skip_norm_body(model)
         add_layer_bodies(model)
     except ValueError as error:
@@ -33,6 +36,6 @@ def detach_bodies(model: onnx.ModelProto) -> None:
     """Undo `attach_body`: a written graph in the form that rewrites read."""
     del model.functions[:]
     for node in model.graph.node:
-        for op in (PACKED_LINEAR, PACKED_EMBEDDING):
+        for op in (PACKED_LINEAR, PACKED_EMBEDDING, PACKED_EXPERTS):
             if node.domain == DOMAIN and node.op_type.startswith(op):
                 node.op_type = op

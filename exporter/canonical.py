@@ -9,8 +9,9 @@ from ortloom.errors import UnsupportedModel
 from ortloom.exporter.rewrites import edit
 from ortloom.exporter.rewrites.batch_axis import drop_batch_axis
 from ortloom.exporter.rewrites.evaluate import Array
+from ortloom.exporter.rewrites.expert_routing import fuse_routing
 from ortloom.exporter.rewrites.fold import fold_constants
-from ortloom.exporter.rewrites.reshape import merge_reshapes
+from ortloom.exporter.rewrites.reshape import merge_reshapes, settle_targets
 from ortloom.exporter.rewrites.rms_norm import fuse_rms_norm
 from ortloom.exporter.rewrites.rotary import fuse_rotary
 
@@ -52,11 +53,13 @@ def canonicalise(model: ir.Model, layers: int, max_position: int) -> dict[str, A
     graph = model.graph
     positions = next(v for v in graph.inputs if v.name == "positions")
     fold_constants(graph)
+    settle_targets(graph)
     fuse_rms_norm(graph)
     tables = fuse_rotary(graph, positions, max_position)
     merge_reshapes(graph)
     drop_batch_axis(graph)
     merge_reshapes(graph)
+    fuse_routing(graph)
     CommonSubexpressionEliminationPass()(model)
     edit.sweep(graph)
     name_values(graph, layers)

@@ -10,9 +10,19 @@ FLOATS: dict[str, Format] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 """`--dtype` → format of matrices that are not quantised."""
 
 
+ROUTER = ".mlp.gate.weight"
+"""End of the name of a matrix that routes tokens to experts. It is small, and a rounded one sends
+tokens to other experts, so it is never stored as codes unless it comes so."""
+
+
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a parameter is a weight matrix [N, K]."""
     return len(shape) == 2 and name.endswith(".weight")
+
+
+def is_experts(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a parameter is the matrices [E, N, K] of experts."""
+    return len(shape) == 3 and ".experts." in name
 
 
 def choose_form(
@@ -32,14 +42,21 @@ def choose_form(
         storage: what was asked for.
         checkpoint: the source; None where only sizes of rounded weights are asked for.
     """
-    if not is_matrix(name, shape):
+    experts = is_experts(name, shape)
+    if not experts and not is_matrix(name, shape):
         return None
+    read_as_linear = read_as_linear or experts
     plain, quant = PackedForm(FLOATS[storage.dtype]), storage.quant
     if quant == "keep":
         own = None if checkpoint is None else checkpoint.block_form(name)
         if own is not None:
             return own
-    elif quant is not None and read_as_linear and shape[1] % ACTIVATION_GROUP == 0:
+    elif (
+        quant is not None
+        and read_as_linear
+        and not name.endswith(ROUTER)
+        and shape[-1] % ACTIVATION_GROUP == 0
+    ):
         return PackedForm("u4" if quant == "int4" else "u8", BLOCK)
     if not read_as_linear and plain.format == "f32":
         return None

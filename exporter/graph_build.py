@@ -1,6 +1,7 @@
 """Config → contract graph with its weight layout."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -13,13 +14,15 @@ from ortloom.exporter.form_choice import choose_form
 from ortloom.exporter.layer_kinds import LayerPlan, plan_layers
 from ortloom.exporter.options import Storage
 from ortloom.exporter.packed_form import PackedForm
-from ortloom.exporter.packed_weights import packed_job
+from ortloom.exporter.packed_weights import experts_job, packed_job
 from ortloom.exporter.progress import Progress
 from ortloom.exporter.quiet import quiet_libraries
 from ortloom.exporter.rewrites.fused_qkv import joined_weights
 from ortloom.exporter.rewrites.gated_linear import joined_gates
+from ortloom.exporter.rewrites.packed_experts import pack_experts
 from ortloom.exporter.rewrites.packed_linear import linear_weight, pack_linears
 from ortloom.exporter.sources.checkpoint import Checkpoint
+from ortloom.exporter.sources.expert_tensors import expert_rows
 from ortloom.exporter.stamp import layer_of, renumber, stamp_layers
 from ortloom.exporter.trace import Trace, trace
 from ortloom.exporter.translate import translate
@@ -41,7 +44,7 @@ class ContractGraph:
     @property
     def excluded(self) -> tuple[str, ...]:
         """Matrices that are not stored as codes, sorted."""
-        matrices = (n for n, s in self.parameters.items() if len(s) == 2)
+        matrices = (n for n, s in self.parameters.items() if len(s) >= 2)
         return tuple(sorted(n for n in matrices if not self.is_quantised(n)))
 
     def is_quantised(self, name: str) -> bool:
@@ -65,6 +68,8 @@ def make_config(config: dict[str, Any]) -> PreTrainedConfig:
     Raises:
         SourceInvalid: transformers refuses the values.
     """
+    # A loss of routers is computed beside the logits if asked for.
+    config = {key: value for key, value in config.items() if key != "output_router_logits"}
     try:
         made: PreTrainedConfig = CONFIG_MAPPING[config["model_type"]].from_dict(config)
     except Exception as error:
@@ -127,11 +132,14 @@ def build_contract(
         )
         if form is not None:
             forms[name] = form
-    packed = pack_linears(model.graph, forms)
+    packed = pack_linears(model.graph, forms) | pack_experts(model.graph, forms)
     number_nodes(model.graph)
     layout = WeightLayout(joined=joined_weights(model.graph) + joined_gates(model.graph))
     for name, shape in traced.parameters.items():
-        if name in packed:
+        if name in packed and len(shape) == 3:
+            reader = partial(expert_rows, checkpoint)
+            layout.jobs.append(experts_job(name, forms[name], shape[0:3], reader))
+        elif name in packed:
             size = (shape[0], shape[1])
             layout.jobs.append(
                 packed_job(name, forms[name], size, checkpoint.rows, checkpoint.block_rows)

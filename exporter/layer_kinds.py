@@ -10,6 +10,11 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from ortloom.exporter.architectures import sparse_layers
+
+MLP_ONLY = "mlp_only_layers"
+"""Config list of the layers without experts, by their index."""
+
 COPIES = 2
 """Layers traced of each kind."""
 
@@ -35,18 +40,22 @@ def _per_layer(config: dict[str, Any], layers: int) -> dict[str, list[Any]]:
     return {
         key: value
         for key, value in config.items()
-        if "layer" in key and isinstance(value, list) and len(value) == layers
+        if "layer" in key and key != MLP_ONLY and isinstance(value, list) and len(value) == layers
     }
 
 
 def plan_layers(config: PreTrainedConfig) -> LayerPlan:
-    """Choose the layers to trace; layers differ in kind where a per-layer config list differs."""
+    """Choose the layers to trace.
+
+    Layers differ in kind where a per-layer config list differs, and by having experts or not.
+    """
     layers = int(config.num_hidden_layers)
     facts = config.to_dict()
     lists = _per_layer(facts, layers)
+    sparse = sparse_layers(facts)
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for layer in range(layers):
-        key = tuple(repr(values[layer]) for values in lists.values())
+        key = (sparse[layer], *(repr(values[layer]) for values in lists.values()))
         kinds.setdefault(key, []).append(layer)
     traced = tuple(sorted(i for members in kinds.values() for i in members[:COPIES]))
     place = {layer: k for k, layer in enumerate(traced)}
@@ -59,6 +68,9 @@ def plan_layers(config: PreTrainedConfig) -> LayerPlan:
             twins.append((place[members[0]], place[members[1]]))
     if len(traced) == layers:
         return LayerPlan(config, traced, tuple(model_of), ())
-    smaller = {key: [values[i] for i in traced] for key, values in lists.items()}
+    smaller: dict[str, Any] = {key: [v[i] for i in traced] for key, v in lists.items()}
+    if MLP_ONLY in facts:
+        dense = [k for k, layer in enumerate(traced) if not sparse[layer]]
+        smaller |= {MLP_ONLY: dense, "decoder_sparse_step": 1}
     reduced = type(config).from_dict({**facts, **smaller, "num_hidden_layers": len(traced)})
     return LayerPlan(reduced, traced, tuple(model_of), tuple(twins))

@@ -1,5 +1,6 @@
 """How a weight matrix is stored: the format of its panels, see kernels/packed_contract.py."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,10 +47,11 @@ class PackedForm:
             "block_size": made.block_size,
         }
 
-    def sizes(self, shape: tuple[int, int]) -> dict[str, int]:
-        """Bytes of each stored tensor, by the suffix of its name."""
-        count, width = shape
-        rows = -(-count // PANEL) * PANEL
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, int]:
+        """Bytes of each stored tensor of a matrix [N, K] or of experts [E, N, K], by the suffix of
+        its name."""
+        *experts, count, width = shape
+        rows = -(-count // PANEL) * PANEL * math.prod(experts)
         found: dict[str, int] = {self.format: rows * width * self.element_bits // 8}
         if self.quantised:
             blocks = rows * (width // self.block_size)

@@ -1,4 +1,4 @@
-"""Jobs that pack a matrix into the panels that our linear and embedding ops read."""
+"""Jobs that pack matrices into the panels that our linear, embedding and expert ops read."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,6 +12,7 @@ from ortloom.kernels.packed_contract import PANEL
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "u8": "uint8", "u4": "uint8"}
 
 RowReader = Callable[[str, int, int], Array]
+ExpertReader = Callable[[str, int, int, int], Array]
 BlockReader = Callable[[str, int, int], Blocks]
 
 
@@ -23,12 +24,13 @@ def panel_chunks(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
         yield start, min(count, start + step)
 
 
-def stored_tensors(name: str, form: PackedForm, shape: tuple[int, int]) -> list[StoredTensor]:
-    """Panels, scales and minima of a matrix, in this order."""
-    panels = packing.weight_shape(form.format, *shape)
+def stored_tensors(name: str, form: PackedForm, shape: tuple[int, ...]) -> list[StoredTensor]:
+    """Panels, scales and minima of a matrix [N, K] or of experts [E, N, K], in this order."""
+    *experts, rows, width = shape
+    panels = (*experts, *packing.weight_shape(form.format, rows, width))
     found = [StoredTensor(f"{name}.{form.format}", DTYPES[form.format], panels)]
     if form.quantised:
-        blocks = packing.block_shape(form.block_size, *shape)
+        blocks = (*experts, *packing.block_shape(form.block_size, rows, width))
         found.append(StoredTensor(f"{name}.scales", form.scale_dtype, blocks))
         if form.has_mins:
             found.append(StoredTensor(f"{name}.mins", form.scale_dtype, blocks))
@@ -51,20 +53,54 @@ def packed_job(
 
     def produce() -> Chunks:
         for start, stop in panel_chunks(shape):
-            if not form.quantised:
-                arrays = [packing.pack_float(rows(name, start, stop), form.format)]
+            if form.native and form.quantised:
+                arrays = _packed_blocks(blocks(name, start, stop), form)
             else:
-                if form.native:
-                    found = blocks(name, start, stop)
-                else:
-                    bits = form.element_bits
-                    found = round_to_nearest(rows(name, start, stop), bits)
-                arrays = [packing.pack_codes(found.codes, form.format)]
-                for values in (found.scales, found.mins):
-                    if values is not None:
-                        arrays.append(packing.pack_blocks(values))
+                arrays = _packed_rows(rows(name, start, stop), form)
             for tensor, array in zip(tensors, arrays, strict=True):
                 panel_bytes = tensor.nbytes // tensor.shape[0]
                 yield tensor, start // PANEL * panel_bytes, array
+
+    return WeightJob(tuple(tensors), produce)
+
+
+def _packed_rows(rows: Array, form: PackedForm) -> list[Array]:
+    """Panels (and scales) of fp32 rows [n, K]."""
+    if not form.quantised:
+        return [packing.pack_float(rows, form.format)]
+    return _packed_blocks(round_to_nearest(rows, form.element_bits), form)
+
+
+def _packed_blocks(found: Blocks, form: PackedForm) -> list[Array]:
+    """Panels, scales and minima of rows in blocks."""
+    arrays = [packing.pack_codes(found.codes, form.format)]
+    for values in (found.scales, found.mins):
+        if values is not None:
+            arrays.append(packing.pack_blocks(values))
+    return arrays
+
+
+def experts_job(
+    name: str, form: PackedForm, shape: tuple[int, int, int], rows: ExpertReader
+) -> WeightJob:
+    """The stored tensors of experts, expert after expert; see `packed_job`.
+
+    Args:
+        name: of the parameter.
+        form: how it is stored: floats, or rounded codes.
+        shape: [E, N, K].
+        rows: reads fp32 rows of one expert's matrix (name, expert, start, stop).
+    """
+    tensors = stored_tensors(name, form, shape)
+
+    def produce() -> Chunks:
+        for expert in range(shape[0]):
+            for start, stop in panel_chunks(shape[1:]):
+                arrays = _packed_rows(rows(name, expert, start, stop), form)
+                for tensor, array in zip(tensors, arrays, strict=True):
+                    expert_bytes = tensor.nbytes // tensor.shape[0]
+                    panel_bytes = expert_bytes // tensor.shape[1]
+                    offset = expert * expert_bytes + start // PANEL * panel_bytes
+                    yield tensor, offset, array
 
     return WeightJob(tuple(tensors), produce)

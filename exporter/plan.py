@@ -11,6 +11,7 @@ import msgspec
 
 from ortloom.errors import InsufficientResources
 from ortloom.exporter.architectures import (
+    attention_window,
     head_size,
     integer,
     kv_heads,
@@ -88,9 +89,11 @@ def weight_bytes(
     """Size of weights/model.bin; `checkpoint` is needed where matrices keep their own blocks."""
     sizes: Counter[str] = Counter()
     linear_head = tied(config)
+    # A norm between the projections and the attention keeps them apart.
+    joined_qkv = config.get("model_type") != "olmoe"
     for name, shape in parameter_shapes(config).items():
         # Matrices that some graph reads as one lie side by side and are padded together.
-        place = re.sub(r"\.[qkv]_proj\.", ".qkv.", name)
+        place = re.sub(r"\.[qkv]_proj\.", ".qkv.", name) if joined_qkv else name
         place = re.sub(r"\.(gate|up)_proj\.", ".gate_up.", place)
         form = choose_form(
             name,
@@ -102,7 +105,7 @@ def weight_bytes(
         if form is None:
             sizes[place] += _elements(shape) * 4
             continue
-        for suffix, size in form.sizes((shape[0], shape[1])).items():
+        for suffix, size in form.sizes(shape).items():
             sizes[f"{place}.{suffix}"] += size
     total = WEIGHT_ALIGNMENT + sum(_aligned(size) for size in sizes.values())
     table = integer(config, "max_position_embeddings") * (head_size(config) // 2) * 4
@@ -130,7 +133,7 @@ def plan(options: ExportOptions) -> ExportPlan:
     memory = BASE_MEMORY + layers * BYTES_PER_LAYER
     if options.check:
         memory += 4 * sum(_elements(s) for s in shapes.values()) + 2 * size
-    window = config.get("sliding_window") if config.get("model_type") == "mistral" else None
+    window = attention_window(config)
     return ExportPlan(
         source=name,
         architecture=architecture,

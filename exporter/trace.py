@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from ortloom.errors import UnsupportedModel
+from ortloom.exporter import experts
 from ortloom.exporter.attention import INTERFACE_NAME, AttentionCall, AttentionTracer, StepTensors
 
 EXAMPLE_BLOCK_SIZE = 16
@@ -84,7 +85,10 @@ def build_fake_model(config: PreTrainedConfig) -> tuple[torch.nn.Module, FakeTen
     try:
         with mode, _no_init():
             model = AutoModelForCausalLM.from_config(
-                config, attn_implementation=INTERFACE_NAME, dtype=torch.float32
+                config,
+                attn_implementation=INTERFACE_NAME,
+                experts_implementation=experts.INTERFACE_NAME,
+                dtype=torch.float32,
             )
     except UnsupportedModel:
         raise
@@ -176,6 +180,7 @@ def trace(config: PreTrainedConfig) -> Trace:
     """
     tracer = AttentionTracer()
     tracer.register()
+    experts.register_experts()
     model, mode = build_fake_model(config)
     layers = int(config.num_hidden_layers)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)

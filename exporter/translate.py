@@ -10,6 +10,7 @@ from onnxscript import opset23 as op
 from onnxscript import values
 
 from ortloom.errors import UnsupportedModel
+from ortloom.exporter.experts import EXPERTS
 from ortloom.exporter.trace import Trace
 from ortloom.kernels import contract
 
@@ -53,10 +54,26 @@ def _schema() -> onnx.defs.OpSchema:
     )
 
 
-def register_schema() -> None:
-    """Tell onnx the op's schema (needed by the ONNX builder); does nothing the second time."""
-    if not onnx.defs.has(contract.PAGED_ATTENTION, contract.DOMAIN):
-        onnx.defs.register_schema(_schema())
+def _experts_schema() -> onnx.defs.OpSchema:
+    schema = onnx.defs.OpSchema
+    names = ("x", "ids", "weights", "gate_up", "down")
+    activation = onnx.helper.make_attribute("activation", "silu")
+    return schema(
+        EXPERTS,
+        contract.DOMAIN,
+        contract.DOMAIN_VERSION,
+        inputs=[schema.FormalParameter(name, "I" if name == "ids" else "T") for name in names],
+        outputs=[schema.FormalParameter("y", "T")],
+        type_constraints=[("T", ["tensor(float)"], ""), ("I", ["tensor(int64)"], "")],
+        attributes=[schema.Attribute("activation", activation)],
+    )
+
+
+def register_schemas() -> None:
+    """Tell onnx our ops' schemas (needed by the ONNX builder); does nothing the second time."""
+    for made in (_schema(), _experts_schema()):
+        if not onnx.defs.has(made.name, contract.DOMAIN):
+            onnx.defs.register_schema(made)
 
 
 def _paged_attention(
@@ -98,6 +115,11 @@ def _paged_attention(
     )
 
 
+def _experts(x: Any, ids: Any, weights: Any, gate_up: Any, down: Any, activation: str) -> Any:
+    domain = values.Opset(contract.DOMAIN, contract.DOMAIN_VERSION)
+    return domain.Experts(x, ids, weights, gate_up, down, activation=activation)
+
+
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """`aten.linear` over packed rows: 2-D Gemm that reads HF's [out, in] weight as it lies."""
     rows = op.Reshape(x, op.Constant(value_ints=[-1, int(weight.shape[1])]))
@@ -127,6 +149,7 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Our entries of the ONNX translation table."""
     return {
         torch.ops.ortloom_export.paged_attention.default: _paged_attention,
+        torch.ops.ortloom_export.experts.default: _experts,
         torch.ops.aten.linear.default: _linear,
         torch.ops.aten.slice.Tensor: _slice,
         torch.ops.aten.index.Tensor: _index,
@@ -135,7 +158,7 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 def translate(traced: Trace) -> ir.Model:
     """The ONNX graph of a trace; parameters are initialisers without data."""
-    register_schema()
+    register_schemas()
     program = torch.onnx.export(
         traced.program,
         custom_translation_table=translation_table(),

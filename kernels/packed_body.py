@@ -19,15 +19,14 @@ through MLAS than two, with other roundings; no row looks at another otherwise.
 """
 
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from ortloom.kernels.body_builder import BodyBuilder
 from ortloom.kernels.contract import DOMAIN, DOMAIN_VERSION
 from ortloom.kernels.packed_contract import (
-    ACTIVATION_GROUP,
     EMBEDDING_INPUTS,
     EMBEDDING_OUTPUTS,
     LINEAR_INPUTS,
@@ -38,173 +37,29 @@ from ortloom.kernels.packed_contract import (
     ZERO,
     PackedAttributes,
 )
-from ortloom.kernels.packing import CODE_LANES, check_block_size
+from ortloom.kernels.packed_product_body import (
+    Form,
+    Operands,
+    activated,
+    codes_of,
+    product,
+    values_of,
+)
+from ortloom.kernels.packing import check_block_size
 
 DEFAULT_OPSET = 23
 MIN_OPSET = 18  # BitwiseAnd
 
-Form = Literal["float", "symmetric", "minima"]
 _INPUTS = {PACKED_LINEAR: LINEAR_INPUTS, PACKED_EMBEDDING: EMBEDDING_INPUTS}
 _OUTPUTS = {PACKED_LINEAR: LINEAR_OUTPUTS, PACKED_EMBEDDING: EMBEDDING_OUTPUTS}
 _REQUIRED = ("format", "N", "K")
-_GELU_CUBE, _GELU_TANH = 0.044715, 0.7978845608028654  # sqrt(2 / pi)
-
-
-def _is_text(b: BodyBuilder, attribute: str, text: str) -> str:
-    """Whether the function's string attribute has this value, a scalar."""
-    given = b.op("Constant")
-    reference = b.nodes[-1].attribute.add()
-    reference.name, reference.ref_attr_name = "value_string", attribute
-    reference.type = onnx.AttributeProto.STRING
-    return b.op("Equal", given, b.op("Constant", value_string=text))
-
-
-def _choose(
-    b: BodyBuilder, condition: str, kind: int, then: tuple[BodyBuilder, str],
-    other: tuple[BodyBuilder, str],
-) -> str:  # fmt: skip
-    """If: the result of one of two builders, each given with the name of its result."""
-
-    def branch(part: tuple[BodyBuilder, str]) -> onnx.GraphProto:
-        builder, result = part
-        output = helper.make_tensor_value_info(result, kind, None)
-        return helper.make_graph(builder.nodes, result, [], [output])
-
-    return b.op("If", condition, then_branch=branch(then), else_branch=branch(other))
-
-
-def _nibbles(b: BodyBuilder, packed: str, axis: int) -> str:
-    """Bytes → their low and their high four bits, side by side on a new axis."""
-    low = b.op("BitwiseAnd", packed, b.op("Constant", value=_byte(15)))
-    high = b.op("BitShift", packed, b.op("Constant", value=_byte(4)), direction="RIGHT")
-    return b.concat(b.unsqueeze(low, axis), b.unsqueeze(high, axis), axis=axis)
-
-
-def _byte(value: int) -> onnx.TensorProto:
-    return helper.make_tensor("value", TensorProto.UINT8, [], [value])
-
-
-def _codes(b: BodyBuilder, packed: str, axis: int) -> str:
-    """Packed bytes → codes uint8 with a new axis: the codes of a byte (one or two)."""
-    two, one = BodyBuilder("two_"), BodyBuilder("one_")
-    return _choose(
-        b,
-        _is_text(b, "format", "u4"),
-        TensorProto.UINT8,
-        (two, _nibbles(two, packed, axis)),
-        (one, one.unsqueeze(packed, axis)),
-    )
-
-
-def _zero(b: BodyBuilder) -> str:
-    """The zero point that the format implies, a scalar."""
-    is_u4 = _is_text(b, "format", "u4")
-    return b.op("Where", is_u4, b.number(ZERO["u4"]), b.number(ZERO["u8"]))
-
-
-def _values(b: BodyBuilder, codes: str, scales: str, mins: str | None) -> str:
-    """Values of codes uint8, scales and minima of shapes that broadcast."""
-    codes, scales = b.float32(codes), b.float32(scales)
-    if mins is None:
-        return b.op("Mul", b.op("Sub", codes, _zero(b)), scales)
-    return b.op("Add", b.op("Mul", codes, scales), b.float32(mins))
-
-
-def _float_weight(b: BodyBuilder, rows: str, width: str) -> str:
-    """W fp32 [N, K] of a floating format."""
-    weight = b.op("Transpose", "weight", perm=[0, 2, 1])
-    return b.float32(b.slice(b.reshape(weight, b.ints(-1), width), b.ints(0), rows))
-
-
-def _quantised_weight(b: BodyBuilder, form: Form, rows: str, width: str, share: str) -> str:
-    """W fp32 [N, K] of a quantised format, K in the order (code of the byte, group, lane).
-
-    That order leaves the nibbles of a row in two runs; `_reorder` gives x the same one.
-    """
-    block = b.integers("block_size")
-    blocks = b.op("Div", width, block)
-
-    def by_row(panels: str) -> str:
-        turned = b.reshape(
-            b.op("Transpose", panels, perm=[0, 2, 1]), b.ints(-1, 1), blocks, b.ints(1)
-        )
-        return b.slice(turned, b.ints(0), rows)
-
-    codes = _codes(b, b.op("Transpose", "weight", perm=[0, 2, 1, 3]), 2)
-    codes = b.reshape(codes, b.ints(-1), share, blocks, b.op("Div", block, share))
-    codes = b.slice(codes, b.ints(0), rows)
-    mins = by_row("mins") if form == "minima" else None
-    return b.reshape(_values(b, codes, by_row("scales"), mins), rows, width)
-
-
-def _rounded_activations(b: BodyBuilder, x: str, width: str) -> str:
-    """Activations x [T, K] rounded to int8 by row and group, back as fp32."""
-    groups = b.reshape(x, b.dim(x, 0), b.ints(-1, ACTIVATION_GROUP))
-    largest = b.op("ReduceMax", b.op("Abs", groups), b.ints(-1), keepdims=1)
-    inverse = b.op("Div", b.number(127.0), largest)
-    # A factor of zero, unlike values of zero, keeps what is not finite so.
-    inverse = b.op("Where", b.op("IsInf", inverse), b.number(0.0), inverse)
-    rounded = b.op("Round", b.op("Mul", groups, inverse))
-    rounded = b.op("Mul", rounded, b.op("Div", largest, b.number(127.0)))
-    return b.reshape(rounded, b.dim(x, 0), width)
-
-
-def _reorder(b: BodyBuilder, x: str, width: str, groups: str, share: str) -> str:
-    """Columns of x in the order of `_quantised_weight`."""
-    parts = b.reshape(x, b.dim(x, 0), groups, share, b.ints(CODE_LANES))
-    return b.reshape(b.op("Transpose", parts, perm=[0, 2, 1, 3]), b.dim(x, 0), width)
-
-
-def _activation(b: BodyBuilder, y: str) -> str:
-    """act(gate) * up if an activation is set, else y itself."""
-    plain, gated = BodyBuilder("plain_"), BodyBuilder("gated_")
-    half = gated.op("Div", gated.integers("N"), gated.ints(2))
-    gate = gated.slice(y, gated.ints(0), half, axis=1)
-    up = gated.slice(y, half, gated.integers("N"), axis=1)
-    silu, gelu = BodyBuilder("silu_"), BodyBuilder("gelu_")
-    erf, tanh = BodyBuilder("erf_"), BodyBuilder("tanh_")
-    silu_result = silu.op("Mul", gate, silu.op("Sigmoid", gate))
-    root = erf.op("Mul", gate, erf.number(0.5**0.5))
-    erf_result = _half_of_one_plus(erf, gate, erf.op("Erf", root))
-    square = tanh.op("Mul", gate, gate)
-    factor = tanh.op("Mul", square, tanh.number(_GELU_CUBE * _GELU_TANH))
-    inner = tanh.op("Mul", gate, tanh.op("Add", factor, tanh.number(_GELU_TANH)))
-    tanh_result = _half_of_one_plus(tanh, gate, tanh.op("Tanh", inner))
-    gelu_result = _choose(
-        gelu, _is_text(gelu, "activation", "gelu"), TensorProto.FLOAT,
-        (erf, erf_result), (tanh, tanh_result),
-    )  # fmt: skip
-    acted = _choose(
-        gated, _is_text(gated, "activation", "silu"), TensorProto.FLOAT,
-        (silu, silu_result), (gelu, gelu_result),
-    )  # fmt: skip
-    return _choose(
-        b, _is_text(b, "activation", ""), TensorProto.FLOAT,
-        (plain, plain.op("Identity", y)), (gated, gated.op("Mul", acted, up)),
-    )  # fmt: skip
-
-
-def _half_of_one_plus(b: BodyBuilder, gate: str, bent: str) -> str:
-    """0.5 * gate * (1 + bent)."""
-    half = b.op("Mul", gate, b.number(0.5))
-    return b.op("Mul", half, b.op("Add", bent, b.number(1.0)))
 
 
 def _linear(form: Form) -> list[onnx.NodeProto]:
     b = BodyBuilder()
-    rows, width, tokens = b.integers("N"), b.integers("K"), b.dim("x", 0)
-    zeros = b.op("Expand", b.number(0.0), b.concat(b.ints(1), width))
-    x = b.concat("x", zeros)
-    if form == "float":
-        weight = _float_weight(b, rows, width)
-    else:
-        groups = b.dim("weight", 1)
-        share = b.op("Div", width, b.op("Mul", groups, b.ints(CODE_LANES)))
-        x = _reorder(b, _rounded_activations(b, x, width), width, groups, share)
-        weight = _quantised_weight(b, form, rows, width, share)
-    y = b.op("Gemm", x, weight, "bias", transB=1)
-    y = _activation(b, b.slice(y, b.ints(0), tokens))
-    b.op("Identity", y, out="y")
+    rows, width = b.integers("N"), b.integers("K")
+    y = product(b, "x", Operands(), form, rows, width, "bias")
+    b.op("Identity", activated(b, y, rows), out="y")
     return b.nodes
 
 
@@ -229,11 +84,11 @@ def _embedding(form: Form) -> list[onnx.NodeProto]:
     else:
         block = b.integers("block_size")
         blocks = b.op("Div", width, block)
-        codes = _codes(b, gathered("weight", [0, 2, 1, 3]), 2)
+        codes = codes_of(b, Operands(), gathered("weight", [0, 2, 1, 3]), 2)
         codes = b.reshape(codes, count, blocks, block)
         scales = b.unsqueeze(gathered("scales", [0, 2, 1]), 2)
         mins = b.unsqueeze(gathered("mins", [0, 2, 1]), 2) if form == "minima" else None
-        values = b.reshape(_values(b, codes, scales, mins), count, width)
+        values = b.reshape(values_of(b, Operands(), codes, scales, mins), count, width)
     b.op("Identity", values, out="rows")
     return b.nodes
 

@@ -13,10 +13,17 @@ from ortloom.kernels.contract import DOMAIN, DOMAIN_VERSION
 from ortloom.kernels.packed_contract import PACKED_EMBEDDING, PACKED_LINEAR
 
 
-def _operands(
-    graph: ir.Graph, name: str, form: PackedForm, shape: tuple[int, int]
+def packed_operands(
+    graph: ir.Graph, name: str, form: PackedForm, shape: tuple[int, ...]
 ) -> list[ir.Value | None]:
-    """Initialisers for panels, scales and minima (None where the form has none)."""
+    """Initialisers for panels, scales and minima (None where the form has none).
+
+    Args:
+        graph: gets those it does not have yet.
+        name: of the parameter.
+        form: how it is stored.
+        shape: [N, K], or [E, N, K] for experts.
+    """
     found: list[ir.Value | None] = []
     for tensor in stored_tensors(name, form, shape):
         if tensor.name not in graph.initializers:
@@ -56,7 +63,7 @@ def pack_linears(graph: ir.Graph, forms: Mapping[str, PackedForm]) -> set[str]:
             continue
         weight = node.inputs[1 if linear else 0]
         shape = [int(d or 0) for d in edit.dims(weight) or (0, 0)]
-        operands = _operands(graph, name, forms[name], (shape[0], shape[1]))
+        operands = packed_operands(graph, name, forms[name], (shape[0], shape[1]))
         attributes = forms[name].attributes((shape[0], shape[1]))
         if linear:
             bias = node.inputs[2] if len(node.inputs) > 2 else None

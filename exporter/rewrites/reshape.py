@@ -1,5 +1,6 @@
-"""Chains of Reshape → one Reshape, and Reshapes that change nothing → nothing."""
+"""Chains of Reshape → one Reshape, Reshapes that change nothing → nothing, constant targets."""
 
+import numpy as np
 import onnx_ir as ir
 
 from ortloom.exporter.rewrites import edit
@@ -16,6 +17,39 @@ def _keeps_shape(source: ir.Value, target: list[int]) -> bool:
         elif size is None or want not in (size, -1):
             return False
     return free <= 1
+
+
+def _is_one_size(value: ir.Value | None) -> bool:
+    """Whether the value is a scalar turned into a tensor of one element."""
+    for op_type in ("Reshape", "Unsqueeze"):
+        node = edit.producer(value, op_type)
+        if node is not None and edit.dims(node.inputs[0]) == ():
+            return True
+    return False
+
+
+def settle_targets(graph: ir.Graph) -> int:
+    """Give Reshapes with one computed size among constants a target of constants.
+
+    The other sizes are not 0 and imply the computed one, so -1 means the same. Returns how many.
+    """
+    count = 0
+    for node in list(graph):
+        target = edit.producer(node.inputs[1], "Concat") if node.op_type == "Reshape" else None
+        if target is None or node.domain != "":
+            continue
+        parts = [edit.constant(part) for part in target.inputs]
+        free = [i for i, part in enumerate(parts) if part is None]
+        if len(free) != 1 or not _is_one_size(target.inputs[free[0]]):
+            continue
+        sizes = np.concatenate([np.array([-1]) if p is None else p.reshape(-1) for p in parts])
+        if np.count_nonzero(sizes < 1) != 1:
+            continue
+        name = f"settled.{node.outputs[0].name}"
+        node.replace_input_with(1, edit.add_constant(graph, name, sizes.astype(np.int64)))
+        count += 1
+    edit.sweep(graph)
+    return count
 
 
 def merge_reshapes(graph: ir.Graph) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ortloom.errors import SourceInvalid
 from ortloom.exporter.sources.checkpoint import Checkpoint
+from ortloom.exporter.sources.expert_tensors import with_experts
 from ortloom.exporter.sources.gguf_file import GgufFile
 from ortloom.exporter.sources.hf_folder import HfFolder
 
@@ -22,7 +23,7 @@ def open_source(source: str) -> Checkpoint:
         ggufs = sorted(path.glob("*.gguf"))
         if not (path / "config.json").exists() and len(ggufs) == 1:
             return GgufFile(ggufs[0])
-        return HfFolder(path)
+        return with_experts(HfFolder(path))
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise SourceInvalid(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "linear_call.h"
 #include "team.h"
 
 namespace ortloom {
@@ -14,8 +15,6 @@ constexpr int64_t kInlineValues = 16'384;
 constexpr int64_t kTaskRows = 96;
 // Tasks a thread gets, so that one that is held up does not hold up the others.
 constexpr int64_t kTasksPerThread = 4;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -39,18 +38,7 @@ LinearPlan::LinearPlan(const LinearKernels& kernels, const LinearCall& call)
   parts_ = ceil_div(groups_, group_share_);
 }
 
-void LinearPlan::carve(Carver* carver) {
-  const int64_t values = call_.rows * call_.w.k;
-  if (!is_quantised(call_.w.format)) {
-    if (call_.rows > 1) carver->add(&call_.packed_x, values);
-    return;
-  }
-  const int64_t spans = values / span_of(call_.w);
-  carver->add(&call_.rounded.codes, values / 4);
-  carver->add(&call_.rounded.scales, values / kActivationGroup);
-  carver->add(&call_.rounded.starts, spans);
-  if (call_.w.mins != nullptr) carver->add(&call_.rounded.totals, spans);
-}
+void LinearPlan::carve(Carver* carver) { ortloom::carve(&call_, carver); }
 
 void LinearPlan::prepare(size_t index) const {
   const int64_t first = static_cast<int64_t>(index) * prepare_share_;

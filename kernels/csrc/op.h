@@ -41,6 +41,8 @@ extern const OpEntry kDecoderLayerBFloat16Op;
 extern const OpEntry kDecoderLayerInt8Op;
 extern const OpEntry kPackedLinearOp;
 extern const OpEntry kPackedEmbeddingOp;
+extern const OpEntry kPackedExpertsOp;
+extern const OpEntry kExpertRoutingOp;
 extern const OpEntry kSkipRmsNormOp;
 
 }  // namespace ortloom

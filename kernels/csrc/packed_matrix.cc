@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "linear_call.h"
+
 namespace ortloom {
 namespace {
 
@@ -81,17 +83,8 @@ void check_tensor(const char* name, const TensorView& view, int32_t type,
 
 Activation activation_of(const Api& api, const abi::OrtKernelInfo* info,
                          const PackedAttributes& attributes, const char* prefix) {
-  const std::string name = api.attribute(info, "activation", std::string());
-  Activation activation = Activation::kNone;
-  if (name == "silu") {
-    activation = Activation::kSilu;
-  } else if (name == "gelu") {
-    activation = Activation::kGelu;
-  } else if (name == "gelu_tanh") {
-    activation = Activation::kGeluTanh;
-  } else if (!name.empty()) {
-    throw OpError("activation \"" + name + "\" is unknown; choices: silu, gelu, gelu_tanh");
-  }
+  const Activation activation =
+      activation_named(api.attribute(info, "activation", std::string()));
   if (activation != Activation::kNone && attributes.n() % (2 * kPanel) != 0) {
     throw OpError(prefix + ("N = " + std::to_string(attributes.n())) +
                   " must be a multiple of 32 with an activation (gate and up projection)");
@@ -101,10 +94,14 @@ Activation activation_of(const Api& api, const abi::OrtKernelInfo* info,
 
 PackedAttributes::PackedAttributes(const Api& api, const abi::OrtKernelInfo* info,
                                    const std::string& prefix)
-    : format_name_(api.attribute(info, (prefix + "format").c_str(), std::string())),
-      n_(api.attribute(info, (prefix + "N").c_str(), int64_t{0})),
-      k_(api.attribute(info, (prefix + "K").c_str(), int64_t{0})),
-      block_size_(api.attribute(info, (prefix + "block_size").c_str(), int64_t{0})) {
+    : PackedAttributes(api.attribute(info, (prefix + "format").c_str(), std::string()),
+                       api.attribute(info, (prefix + "N").c_str(), int64_t{0}),
+                       api.attribute(info, (prefix + "K").c_str(), int64_t{0}),
+                       api.attribute(info, (prefix + "block_size").c_str(), int64_t{0})) {}
+
+PackedAttributes::PackedAttributes(const std::string& format, int64_t n, int64_t k,
+                                   int64_t block_size)
+    : format_name_(format), n_(n), k_(k), block_size_(block_size) {
   bool known = false;
   for (const FormatEntry& entry : kFormats) {
     if (format_name_ != entry.name) continue;

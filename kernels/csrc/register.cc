@@ -52,6 +52,17 @@ constexpr Registered kOps[] = {
     {"DecoderLayerInt8_2", &kDecoderLayerInt8Op},
     {"DecoderLayerInt8_3", &kDecoderLayerInt8Op},
     {"DecoderLayerInt8_4", &kDecoderLayerInt8Op},
+    {"ExpertRouting", &kExpertRoutingOp},
+    {"PackedExperts", &kPackedExpertsOp},
+    {"PackedExpertsFloatFloat", &kPackedExpertsOp},
+    {"PackedExpertsFloatSymmetric", &kPackedExpertsOp},
+    {"PackedExpertsFloatMinima", &kPackedExpertsOp},
+    {"PackedExpertsSymmetricFloat", &kPackedExpertsOp},
+    {"PackedExpertsSymmetricSymmetric", &kPackedExpertsOp},
+    {"PackedExpertsSymmetricMinima", &kPackedExpertsOp},
+    {"PackedExpertsMinimaFloat", &kPackedExpertsOp},
+    {"PackedExpertsMinimaSymmetric", &kPackedExpertsOp},
+    {"PackedExpertsMinimaMinima", &kPackedExpertsOp},
 };
 
 // One op of one tier. ONNX Runtime keeps the pointer for as long as a session lives, so ops and

@@ -54,6 +54,42 @@ FAMILIES = {
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
     },
     "qwen3": {"model_type": "qwen3", "num_key_value_heads": 1},
+    "mixtral": {
+        "model_type": "mixtral",
+        "num_hidden_layers": 1,
+        "intermediate_size": 64,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+    "olmoe": {
+        "model_type": "olmoe",
+        "num_hidden_layers": 1,
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": False,
+    },
+    "qwen3-moe": {
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+    },
+    "qwen3-moe-mixed": {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 5,
+        "moe_intermediate_size": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 2,
+        "mlp_only_layers": [3],
+        "tie_word_embeddings": True,
+    },
     "smollm3": {
         "model_type": "smollm3",
         "num_hidden_layers": 4,
@@ -64,8 +100,11 @@ FAMILIES = {
 CLASSES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }
 TEMPLATE = (
@@ -85,14 +124,37 @@ def random_tensors(config, seed=0):
     rng = np.random.default_rng(seed)
     tensors = {}
     for name, shape in parameter_shapes(config).items():
-        if len(shape) == 2:
-            scale = 1.0 if "embed_tokens" in name else 1.5 / np.sqrt(shape[1])
+        if len(shape) >= 2:
+            scale = 1.0 if "embed_tokens" in name else 1.5 / np.sqrt(shape[-1])
             tensors[name] = (rng.standard_normal(shape) * scale).astype(np.float32)
         elif name.endswith("bias"):
             tensors[name] = (rng.standard_normal(shape) * 0.5).astype(np.float32)
         else:
             tensors[name] = (1 + 0.3 * rng.standard_normal(shape)).astype(np.float32)
-    return tensors
+    return split_experts(tensors, config["model_type"])
+
+
+def split_experts(tensors, model_type):
+    """Experts as published checkpoints store them: every matrix of every expert apart."""
+    stored = {}
+    names = dict(gate="gate_proj", up="up_proj", down="down_proj")
+    if model_type == "mixtral":
+        names = dict(gate="w1", up="w3", down="w2")
+    for name, array in tensors.items():
+        if model_type == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        prefix, found, role = name.partition(".experts.")
+        if not found:
+            stored[name] = array
+            continue
+        for number, matrix in enumerate(array):
+            half = len(matrix) // 2
+            parts = {"down": matrix}
+            if role == "gate_up_proj":
+                parts = {"gate": matrix[:half], "up": matrix[half:]}
+            for part, rows in parts.items():
+                stored[f"{prefix}.experts.{number}.{names[part]}.weight"] = rows.copy()
+    return stored
 
 
 def write_tokenizer(folder):

@@ -47,18 +47,41 @@ def case(op):
             return made, {"w": weights(WIDTH)}, 2
         case "ortloom::PackedLinear":
             return node("PackedLinear", ["x", "q", "s"], ["y"], domain=DOMAIN, **FORM), packed, 1
+        case "ortloom::ExpertRouting":
+            made = node("ExpertRouting", ["x"], ["ids", "y"], domain=DOMAIN, top_k=8, normalize=1)
+            return made, {}, 1
+        case "ortloom::PackedExperts":
+            return experts_case()
         case "ortloom::PackedEmbedding":
             made = node("PackedEmbedding", ["i", "q", "s"], ["y"], domain=DOMAIN, **FORM)
             return made, packed, 0
     raise AssertionError(f"no case for {op}")
 
 
+def experts_case():
+    """As many experts as x has columns, so that x itself is their logits."""
+    inner = 16
+    given = {
+        "g": packing.pack_float(weights(WIDTH * 2 * inner, WIDTH), "f16"),
+        "d": packing.pack_float(weights(WIDTH * WIDTH, inner), "f16"),
+    }
+    given = {name: a.reshape(WIDTH, -1, *a.shape[1:]) for name, a in given.items()}
+    form = {"experts": WIDTH, "K": WIDTH, "I": inner}
+    form |= {"gate_up_format": "f16", "down_format": "f16"}
+    routing = case("ortloom::ExpertRouting")[0]
+    routing.output[1] = "w"
+    inputs = ["x", "ids", "w", "g", "", "", "d"]
+    made = helper.make_node("PackedExperts", inputs, ["y"], domain=DOMAIN, **form)
+    return [routing, made], given, 1
+
+
 def session(node, initialisers, inputs, threads, **entries):
+    nodes = node if isinstance(node, list) else [node]
     names = ["x", "x2"][:inputs] or ["i"]
     kind = TensorProto.FLOAT if inputs else TensorProto.INT64
     shape = ["rows", WIDTH] if inputs else ["rows"]
     graph = helper.make_graph(
-        [node],
+        nodes,
         "op",
         [helper.make_tensor_value_info(n, kind, shape) for n in names],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
@@ -67,7 +90,7 @@ def session(node, initialisers, inputs, threads, **entries):
     imports = [helper.make_opsetid(d, v) for d, v in (("", 23), (MS, 1), (DOMAIN, 1))]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = onnxruntime.SessionOptions()
-    own = node.domain == DOMAIN
+    own = nodes[0].domain == DOMAIN
     options.intra_op_num_threads = 1 if own else threads
     options.log_severity_level = 3
     if own:

@@ -11,7 +11,8 @@ from ortloom.exporter.verify.reference import load_model, model_logits
 from ortloom.exporter.verify.session import GraphRunner
 from ortloom.models.manifest import Manifest
 
-FAMILIES = ("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "smollm3")
+DENSE = ("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "smollm3")
+FAMILIES = (*DENSE, "mixtral", "olmoe", "qwen3-moe-mixed")
 CALLS = {"scheduled": schedule.steps, "one-shot": schedule.one_shot}
 
 
@@ -102,7 +103,7 @@ def test_windows_come_from_the_traced_calls(bundles):
     ]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DENSE)
 def test_a_layer_costs_seven_nodes(name, bundles):
     manifest = Manifest.load(bundles(name))
     layers = manifest.architecture.num_layers

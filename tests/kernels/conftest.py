@@ -301,7 +301,11 @@ class MutantCompiler:
     """Builds the library from its sources with the portable tier alone, one line changed."""
 
     FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-pthread")
-    BODIES = {"attention_body.h": "attention_portable", "linear_prepare.h": "linear_portable"}
+    BODIES = {
+        "attention_body.h": "attention_portable",
+        "linear_prepare.h": "linear_portable",
+        "packed_experts.cc": "packed_experts",
+    }
 
     def __init__(self, folder):
         self._folder = folder
@@ -318,11 +322,13 @@ class MutantCompiler:
         subprocess.run([str(part) for part in command], check=True, timeout=300)
         return output
 
-    def __call__(self, name, body, old, new):
+    def __call__(self, name, body, *replacements):
         header = self._folder / body
-        text = header.read_text()
-        assert text.count(old) == 1
-        header.write_text(text.replace(old, new))
+        text = changed_text = header.read_text()
+        for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+            assert changed_text.count(old) == 1
+            changed_text = changed_text.replace(old, new)
+        header.write_text(changed_text)
         changed = self.BODIES[body]
         rest = [path for stem, path in self._objects.items() if stem != changed]
         library = self._folder / f"lib{name}.so"
