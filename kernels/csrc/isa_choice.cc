@@ -38,8 +38,8 @@ bool is_one_of(const char* value, std::initializer_list<const char*> words) {
   throw OpError(std::string(wish.variable) + "=" + wish.value + reason, abi::kFail);
 }
 
-// The tier of this binary, which must be one that runs.
-const Tier* named(const Wish& wish, const char* name) {
+// The tier `name`, which must be one of this binary and one that runs.
+const Tier* named(const Wish& wish, const char* name, bool by_name) {
   int count = 0;
   const Tier* list = tiers(&count);
   std::string choices;
@@ -50,7 +50,7 @@ const Tier* named(const Wish& wish, const char* name) {
     }
     choices += (choices.empty() ? "" : ", ") + std::string(list[i].name);
   }
-  if (std::strcmp(wish.value, name) == 0) refuse(wish, " is unknown; choices: " + choices);
+  if (by_name) refuse(wish, " is unknown; choices: " + choices);
   refuse(wish, std::string(" needs the tier ") + name + ", which is not among this binary's: " +
                    choices);
 }
@@ -63,8 +63,8 @@ bool uses_dots(const Tier& tier) {
 // What the VT_ names leave: one tier if any of them forces one, else all without what they forbid.
 class Choice {
  public:
-  void force(const Wish& wish, const char* name) {
-    const Tier* tier = named(wish, name);
+  void force(const Wish& wish, const char* name, bool by_name) {
+    const Tier* tier = named(wish, name, by_name);
     if (forced_ != nullptr && forced_ != tier) {
       refuse(wish, std::string(" asks for the tier ") + name + ", but " + by_.variable + "=" +
                        by_.value + " for " + forced_->name);
@@ -106,14 +106,14 @@ class Choice {
 
 const Tier& choose_tier() {
   const Wish own = wish_of("ORTLOOM_CPU_ISA");
-  if (own.value != nullptr) return *named(own, own.value);
+  if (own.value != nullptr) return *named(own, own.value, true);
   Choice choice;
   const Wish all = wish_of("VT_CPU_MATMUL_TIER");
-  if (all.value != nullptr && !is_one_of(all.value, {"auto"})) choice.force(all, all.value);
+  if (all.value != nullptr && !is_one_of(all.value, {"auto"})) choice.force(all, all.value, true);
   const Wish dot = wish_of("VT_CPU_Q8_DOT");
   if (dot.value != nullptr && !is_one_of(dot.value, {"auto"})) {
     if (is_one_of(dot.value, {"sdot", "dotprod"})) {
-      choice.force(dot, "dotprod");
+      choice.force(dot, "dotprod", false);
     } else if (is_one_of(dot.value, {"portable", "neon"})) {
       choice.forbid_dots(dot);
     } else {
@@ -124,7 +124,7 @@ const Tier& choose_tier() {
     const Wish wish = wish_of(variable);
     if (wish.value == nullptr || is_one_of(wish.value, {"auto"})) continue;
     if (is_one_of(wish.value, {"1", "on", "true", "i8mm"})) {
-      choice.force(wish, "i8mm");
+      choice.force(wish, "i8mm", false);
     } else if (is_one_of(wish.value, {"0", "off", "false"})) {
       choice.forbid_matrices(wish);
     } else {
