@@ -1,6 +1,7 @@
 """Cases and runners that the kernel tests share, handed out as fixtures."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if HERE not in sys.path:  # for packed_cases: tests are no package
 RUNNABLE_TIERS = [t.name for t in isa.isa_report().tiers if not t.state.startswith("lacks")]
 TOLERANCE = 5e-6  # of the largest output
 CSRC = Path(__file__).resolve().parents[2] / "kernels" / "csrc"
+TIER_SOURCE = re.compile(r"_(avx|sse2|neon|dotprod|i8mm)")
 TEAM_SPIN = 50  # microseconds
 
 
@@ -261,7 +263,9 @@ class MutantCompiler:
     def __init__(self, folder):
         self._folder = folder
         shutil.copytree(CSRC, folder, dirs_exist_ok=True)
-        sources = [path for path in sorted(folder.glob("*.cc")) if "_avx" not in path.name]
+        sources = [
+            path for path in sorted(folder.glob("*.cc")) if not TIER_SOURCE.search(path.stem)
+        ]
         with ThreadPoolExecutor(2) as pool:
             compiled = pool.map(
                 lambda path: self._compile(path.with_suffix(".o"), "-c", path), sources
