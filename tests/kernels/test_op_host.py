@@ -15,6 +15,14 @@ from ortloom.kernels import isa, load, sampling
 VARIABLES = ("VT_CPU_Q8_DOT", "VT_CPU_QUANT_MMLA", "VT_CPU_QUANT_REPACK")
 
 
+TIERS = [t.name for t in isa.isa_report().tiers if not t.state.startswith("lacks")]
+
+
+@pytest.fixture(params=TIERS)
+def tier(request):
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def host(tmp_path_factory):
     folder = tmp_path_factory.mktemp("op_host")

@@ -1,8 +1,8 @@
 """The tiers avx2-vnni and avx512-bf16, on a processor that need have neither instruction.
 
-The library is built from its sources with two changes: VPDPBUSD comes in AVX-512's encoding, and the
-bfloat16 instructions are emulated. What is left to hardware is the instructions themselves; that the
-library as it is installed has them is read from its disassembly.
+The library is built from its sources with two changes: VPDPBUSD comes in AVX-512's encoding, and
+the bfloat16 instructions are emulated. What is left to hardware is the instructions themselves;
+that the library as it is installed has them is read from its disassembly.
 """
 
 import os
