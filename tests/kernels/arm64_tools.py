@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "build" / "arm64"
-ZIG_VERSION = "0.17.1"
+CONSTRAINTS = ROOT / "constraints.txt"
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
 
 
@@ -26,11 +26,12 @@ def run(*command, **options):
 
 def zig():
     """The zig binary."""
-    folder = TOOLS / f"zig-{ZIG_VERSION}"
+    (pinned,) = (x for x in CONSTRAINTS.read_text().split() if x.startswith("ziglang=="))
+    folder = TOOLS / pinned.replace("ziglang==", "zig-")
     if not (folder / "ready").exists():
         shutil.rmtree(folder, ignore_errors=True)
         pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps")
-        run(*pip, "--target", folder, f"ziglang=={ZIG_VERSION}")
+        run(*pip, "--target", folder, pinned)
         (folder / "ready").touch()
     return folder / "ziglang" / "zig"
 
