@@ -1,4 +1,4 @@
-# make serve | test | test-full | check | bench | wheel | native | clean
+# make serve | test | test-full | check | bench | wheel | wheel-aarch64 | native | clean
 #
 # Needs Linux with python3 (3.11 to 3.13), its venv module, g++ and a package index; everything
 # else, cmake and ninja included, comes from the index.
@@ -17,7 +17,7 @@ CXX ?= g++
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: serve test test-full check bench wheel native clean tools demo-model
+.PHONY: serve test test-full check bench wheel wheel-aarch64 native clean tools demo-model
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -114,6 +114,10 @@ bench: $(VENV)/.stamp-dev demo-model
 wheel: $(VENV)/.stamp-dev
 	@$(BIN)/python -m build --wheel --outdir dist .
 	@ls dist/*.whl
+
+wheel-aarch64: $(VENV)/.stamp-dev
+	@$(INSTALL) ziglang
+	@$(BIN)/python tools/wheel_aarch64.py --out dist
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -4,6 +4,7 @@ The tier covers our own ops: linears, attention, norms, embedding and the sample
 """
 
 import ctypes
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,10 @@ ISA_VARIABLE = "ORTLOOM_CPU_ISA"
 """Forces a tier by name; an unknown name or a tier the CPU cannot run is an error."""
 
 ISA_ALIAS_VARIABLE = "VT_CPU_MATMUL_TIER"
-"""Read where ORTLOOM_CPU_ISA is not set."""
+"""Read where ORTLOOM_CPU_ISA is not set, as the next ones are."""
+
+DOT_VARIABLES = ("VT_CPU_Q8_DOT", "VT_CPU_QUANT_MMLA", "VT_CPU_QUANT_REPACK")
+"""Ask for arm64's dot product or int8 matrix tier, or forbid it (csrc/isa_choice.cc)."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,12 @@ class IsaReport:
             if tier.state == "used":
                 return tier.name
         raise KernelUnavailable(self.error or "the op library reports no tier")
+
+
+def tier_is_forced() -> bool:
+    """Whether the environment says anything of the tier, so that nothing else may stand in."""
+    names = (ISA_VARIABLE, ISA_ALIAS_VARIABLE, *DOT_VARIABLES)
+    return any(os.environ.get(name, "") not in ("", "auto") for name in names)
 
 
 def parse_report(text: str) -> IsaReport:

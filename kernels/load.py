@@ -31,10 +31,10 @@ SELF_TEST_TOLERANCE = 5e-6
 
 
 def isa_tier() -> str:
-    """Instruction set tier that our ops use: "avx512-vnni", "avx512", "avx2" or "portable".
+    """Name of the instruction set tier that our ops use (docs/tiers.md lists them).
 
     Raises:
-        KernelUnavailable: no library, or ORTLOOM_CPU_ISA names a tier that cannot run here.
+        KernelUnavailable: no library, or the environment asks for a tier that cannot be had.
     """
     return isa_report().used
 

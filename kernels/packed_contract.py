@@ -27,7 +27,9 @@ then, for each span of min(32, block_size) along K, in ascending order:
   part = scale * float(dot - zero * total)                     without mins
   part = fma(scale, float(dot), min * float(total))            with mins
   y = fma(a_scale, part, y)
-Integer sums are exact, so tiers differ in nothing but the rounding of unfused multiply-adds. An x
+Integer sums are exact, so tiers differ in nothing but the rounding of unfused multiply-adds; with
+one exception: "bf16" on the tier avx512-bf16 rounds x to bfloat16 and takes two neighbours of k in
+a step, which leaves results within 2e-2 of the largest one. An x
 that is not finite makes the row's results not finite, and touches no other row.
 
 With `activation` set, W is the rows of a gate followed by the rows of an up projection, N = 2F, F a

@@ -1,5 +1,5 @@
 // Integer dot products, half-precision loads and rounding of activations with AVX2 and F16C.
-// Included after vec_avx2.h.
+// Included after vec_avx2.h; with ORTLOOM_VNNI the dot product is one instruction.
 #ifndef ORTLOOM_DOT_AVX2_H_
 #define ORTLOOM_DOT_AVX2_H_
 
@@ -12,7 +12,8 @@ namespace {
 constexpr int kQuantisedRows = 3;  // 3 rows x 2 vectors: 6 integer and 6 fp32 sums
 constexpr int kFloatingRows = 6;   // 6 rows x 2 vectors: 12 sums
 constexpr int kPanelsAtOnce = 1;
-constexpr bool kShiftsDots = false;
+constexpr bool kPairsRows = false;
+constexpr bool kDotsBrain = false;
 constexpr int kPrefetchBytes = 2048;
 
 struct IVec {
@@ -39,8 +40,40 @@ struct Quad {
   explicit Quad(int32_t codes) : v(_mm256_set1_epi32(codes)) {}
 };
 
+#if defined(ORTLOOM_VNNI)
+
+constexpr bool kShiftsDots = true;
+constexpr int kByteOffset = 0;  // integer sums are those of code - kByteOffset
+
+struct ByteWeights {
+  __m256i v;
+  ByteWeights() = default;
+  explicit ByteWeights(IVec a) : v(a.v) {}
+};
+using SmallWeights = ByteWeights;
+struct ByteSum {
+  __m256i v;
+};
+using SmallSum = ByteSum;
+
+template <class Sum>
+inline Sum begin_sum(int32_t start) {
+  return {_mm256_set1_epi32(start)};
+}
+inline void add_dot(ByteSum* sum, ByteWeights w, Quad a) {
+#if defined(__AVXVNNI__)
+  sum->v = _mm256_dpbusd_avx_epi32(sum->v, w.v, a.v);
+#else  // the same instruction in the form of AVX-512
+  sum->v = _mm256_dpbusd_epi32(sum->v, w.v, a.v);
+#endif
+}
+inline IVec end_sum(ByteSum sum, int32_t) { return {sum.v}; }
+
+#else
+
 // maddubs adds two products in 16 bits, which 255 * 127 * 2 would leave. So the sign of
 // code - 128 moves to the activation: 128 * 127 * 2 fits.
+constexpr bool kShiftsDots = false;
 constexpr int kByteOffset = 128;  // integer sums are those of code - kByteOffset
 
 struct ByteWeights {
@@ -85,6 +118,8 @@ inline IVec end_sum(SmallSum sum, int32_t start) {
   return {_mm256_add_epi32(_mm256_madd_epi16(sum.v, _mm256_set1_epi16(1)),
                            _mm256_set1_epi32(start))};
 }
+
+#endif
 
 inline int32_t reduce_add_int(__m256i a) {
   __m128i q = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

@@ -1,5 +1,6 @@
 // Integer dot products, half-precision loads and rounding of activations with AVX-512. Included
-// after vec_avx512.h; with ORTLOOM_VNNI the dot product is one instruction.
+// after vec_avx512.h; with ORTLOOM_VNNI the dot product is one instruction, and with
+// ORTLOOM_BF16 that of bfloat16 as well (linear_brain.h).
 #ifndef ORTLOOM_DOT_AVX512_H_
 #define ORTLOOM_DOT_AVX512_H_
 
@@ -11,6 +12,12 @@ namespace {
 
 constexpr int kFloatingRows = 12;  // 12 rows x 2 panels: 24 sums
 constexpr int kPanelsAtOnce = 2;
+constexpr bool kPairsRows = false;
+#if defined(ORTLOOM_BF16)
+constexpr bool kDotsBrain = true;
+#else
+constexpr bool kDotsBrain = false;
+#endif
 constexpr int kPrefetchBytes = 2048;
 
 struct IVec {

@@ -93,9 +93,16 @@ struct LinearKernels {
 };
 
 extern const LinearKernels kPortableLinear;
+extern const LinearKernels kSse2Linear;
+extern const LinearKernels kSse2F16cLinear;
 extern const LinearKernels kAvx2Linear;
+extern const LinearKernels kAvx2VnniLinear;
 extern const LinearKernels kAvx512Linear;
 extern const LinearKernels kAvx512VnniLinear;
+extern const LinearKernels kAvx512Bf16Linear;
+extern const LinearKernels kNeonLinear;
+extern const LinearKernels kDotprodLinear;
+extern const LinearKernels kI8mmLinear;
 
 }  // namespace ortloom
 

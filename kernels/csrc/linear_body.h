@@ -61,7 +61,10 @@ QuantisedFunction quantised_function(const PackedMatrix& w, bool spread, int64_t
 
 template <int R, class F>
 FloatingFunction floating_of_rows(int64_t rows) {
-  if (rows == R) return floating_tile<R, kPanelsAtOnce, F>;
+  if (rows == R) {
+    if constexpr (F::kDots) return BrainDots<F::kDots>::template tile<R, kPanelsAtOnce>;
+    return floating_tile<R, kPanelsAtOnce, F>;
+  }
   if constexpr (R > 1) return floating_of_rows<R - 1, F>(rows);
   return nullptr;
 }
@@ -182,7 +185,8 @@ void multiply_quantised(const LinearCall& call, const TaskRows& rows, const Grou
 void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group& group, int64_t k,
                        int64_t count, Ahead ahead, float* block, float* sums) {
   const PackedMatrix& w = call.w;
-  const bool widen = w.format != Format::kF32 && rows.tile_end - rows.tile >= kWidenTiles;
+  const bool dots = kDotsBrain && w.format == Format::kBf16;
+  const bool widen = w.format != Format::kF32 && !dots && rows.tile_end - rows.tile >= kWidenTiles;
   const Format format = widen ? Format::kF32 : w.format;
   FloatingTile t;
   t.count = count;
@@ -204,7 +208,8 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
         t.weights[p] = weights[s + p];
         t.sums[p] = sums + ((s + p) * rows.count + row - rows.first) * kPanel;
       }
-      t.x = (call.rows == 1 ? call.x : call.packed_x) + row * w.k + k * R;
+      t.packed = call.rows > 1;
+      t.x = t.packed ? call.packed_x + row * w.k + (dots ? k / 2 : k) * R : call.x + k;
       t.ahead = ahead.take(count / kAheadStep * kAheadBytes, weights[s]);
       floating_function(format, R)(t);
     }

@@ -96,6 +96,10 @@ void prepare(const LinearCall& call, int64_t first, int64_t last) {
       continue;
     }
     float* out = call.packed_x + begin * w.k;
+    if (kDotsBrain && w.format == Format::kBf16) {
+      BrainDots<kDotsBrain>::pack(x, w.k, R, out);
+      continue;
+    }
     for (int64_t k = 0; k < w.k; k += kPanel) {  // a cache line of each row in turn
       const int64_t end = w.k - k < kPanel ? w.k : k + kPanel;
       for (int64_t r = 0; r < R; ++r) {

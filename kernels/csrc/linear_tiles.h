@@ -32,7 +32,7 @@ enum class Codes { kBytes, kNibbles, kSpread };
 //            (11 bits times 2), so the one rounding is that of scale * dot.
 enum class Finish { kPlain, kMins, kShifted };
 constexpr int32_t kShiftBits = 0x4b400000;
-constexpr float kShift = 12582912.0f;
+constexpr float kShiftValue = 12582912.0f;
 
 struct QuantisedTile {
   const uint8_t* codes[kSlots];   // of the panel, at the first span
@@ -55,13 +55,69 @@ inline Vec load_scale(const uint8_t* base, bool half, int64_t index) {
               : load(reinterpret_cast<const float*>(base) + index);
 }
 
+// The integer sums of one span: R rows against NP panels, codes in bytes (DOTS = 1) or
+// nibbles (2). Tiers that take rows in pairs (kPairsRows) have a specialisation in linear_pairs.h.
+template <class Weights, class Sum, int R, int NP, int DOTS, int SPAN,
+          bool PAIRED = kPairsRows && (R > 1)>
+struct SpanSums {
+  static constexpr int kSteps = SPAN / 4 / DOTS;
+  Sum sum[R][NP][kPanelVectors];
+
+  __attribute__((always_inline)) void begin(const int32_t* starts) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kPanelVectors; ++v) sum[r][p][v] = begin_sum<Sum>(starts[r]);
+      }
+    }
+  }
+
+  __attribute__((always_inline)) void add(const uint8_t* const* codes, const int32_t* x) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kSteps; ++i) {
+      Weights w[DOTS][NP][kPanelVectors];
+#pragma GCC unroll 2
+      for (int p = 0; p < NP; ++p) {
+        if (R <= 2) prefetch(codes[p] + i * 4 * kPanel + kPrefetchBytes);
+#pragma GCC unroll 4
+        for (int v = 0; v < kPanelVectors; ++v) {
+          const IVec raw = load_codes(codes[p] + i * 4 * kPanel + v * kCodeBytes);
+          if constexpr (DOTS == 2) {
+            w[0][p][v] = Weights(low_nibbles(raw));
+            w[DOTS - 1][p][v] = Weights(high_nibbles(raw));
+          } else {
+            w[0][p][v] = Weights(raw);
+          }
+        }
+      }
+#pragma GCC unroll 2
+      for (int d = 0; d < DOTS; ++d) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const Quad a(x[(i * DOTS + d) * R + r]);
+#pragma GCC unroll 2
+          for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+            for (int v = 0; v < kPanelVectors; ++v) add_dot(&sum[r][p][v], w[d][p][v], a);
+          }
+        }
+      }
+    }
+  }
+
+  __attribute__((always_inline)) IVec end(int r, int p, int v, int32_t start) const {
+    return end_sum(sum[r][p][v], start);
+  }
+};
+
 template <int R, int NP, Codes C, int SPAN, Finish F>
 void quantised_tile(const QuantisedTile& t) {
   constexpr bool kSmall = C != Codes::kBytes;
   using Weights = typename std::conditional<kSmall, SmallWeights, ByteWeights>::type;
   using Sum = typename std::conditional<kSmall, SmallSum, ByteSum>::type;
   constexpr int kDots = C == Codes::kNibbles ? 2 : 1;
-  constexpr int kSteps = SPAN / 4 / kDots;
   constexpr int kSpansPerGroup = ortloom::kActivationGroup / SPAN;
   Vec y[R][NP][kPanelVectors];
 #pragma GCC unroll 16
@@ -80,45 +136,9 @@ void quantised_tile(const QuantisedTile& t) {
   for (int64_t s = t.first_span; s < t.first_span + t.spans; ++s) {
     const int32_t* starts = t.starts + s * R;
     if (R > 2) prefetch_second(t.ahead + (s - t.first_span) * kAheadBytes);
-    Sum sum[R][NP][kPanelVectors];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (int p = 0; p < NP; ++p) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kPanelVectors; ++v) sum[r][p][v] = begin_sum<Sum>(starts[r]);
-      }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kSteps; ++i) {
-      Weights w[kDots][NP][kPanelVectors];
-#pragma GCC unroll 2
-      for (int p = 0; p < NP; ++p) {
-        if (R <= 2) prefetch(codes[p] + i * 4 * kPanel + kPrefetchBytes);
-#pragma GCC unroll 4
-        for (int v = 0; v < kPanelVectors; ++v) {
-          const IVec raw = load_codes(codes[p] + i * 4 * kPanel + v * kCodeBytes);
-          if constexpr (C == Codes::kNibbles) {
-            w[0][p][v] = SmallWeights(low_nibbles(raw));
-            w[kDots - 1][p][v] = SmallWeights(high_nibbles(raw));
-          } else {
-            w[0][p][v] = Weights(raw);
-          }
-        }
-      }
-#pragma GCC unroll 2
-      for (int d = 0; d < kDots; ++d) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const Quad a(x[(i * kDots + d) * R + r]);
-#pragma GCC unroll 2
-          for (int p = 0; p < NP; ++p) {
-#pragma GCC unroll 4
-            for (int v = 0; v < kPanelVectors; ++v) add_dot(&sum[r][p][v], w[d][p][v], a);
-          }
-        }
-      }
-    }
+    SpanSums<Weights, Sum, R, NP, kDots, SPAN> sums;
+    sums.begin(starts);
+    sums.add(codes, x);
     x += SPAN / 4 * R;
     const int64_t block = s / t.spans_per_scale * kPanel;
     const float* x_scales = t.x_scales + s / kSpansPerGroup * R;
@@ -132,10 +152,10 @@ void quantised_tile(const QuantisedTile& t) {
         if constexpr (F == Finish::kMins) {
           other = load_scale(t.mins[p], t.half_scales, block + v * Vec::kLanes);
         }
-        if constexpr (F == Finish::kShifted) other = mul(scale, splat(-kShift));
+        if constexpr (F == Finish::kShifted) other = mul(scale, splat(-kShiftValue));
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-          const IVec dot = end_sum(sum[r][p][v], starts[r]);
+          const IVec dot = sums.end(r, p, v, starts[r]);
           Vec part;
           if constexpr (F == Finish::kMins) {
             part = fma(scale, to_float(dot), mul(other, splat(t.totals[s * R + r])));
@@ -165,20 +185,32 @@ struct FloatingTile {
   const void* weights[kSlots];  // of the panel, at the first k
   int64_t count;
   const float* x;       // of the tile of rows, at the first k
+  bool packed;           // prepare() has put x in order
   float* sums[kSlots];   // [R][16]
   const uint8_t* ahead;  // kAheadBytes every kAheadStep to ask for
 };
 
+// bfloat16 weights by dot products of pairs, in tiers that have them (kDotsBrain; linear_brain.h).
+template <bool THERE>
+struct BrainDots {
+  static void pack(const float*, int64_t, int64_t, float*) {}
+  template <int R, int NP>
+  static void tile(const FloatingTile&) {}
+};
+
 struct Single {
   using Type = float;
+  static constexpr bool kDots = false;
   static Vec widen(const float* p) { return load(p); }
 };
 struct Half {
   using Type = uint16_t;
+  static constexpr bool kDots = false;
   static Vec widen(const uint16_t* p) { return load_f16(p); }
 };
 struct Brain {
   using Type = uint16_t;
+  static constexpr bool kDots = kDotsBrain;
   static Vec widen(const uint16_t* p) { return load_bf16(p); }
 };
 

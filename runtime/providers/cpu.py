@@ -1,12 +1,10 @@
 """The CPU provider: ONNX Runtime's CPU kernels with our op library."""
 
-import os
-
 import onnxruntime as ort
 
 from ortloom.errors import KernelUnavailable
 from ortloom.kernels import load, team
-from ortloom.kernels.isa import ISA_ALIAS_VARIABLE, ISA_VARIABLE
+from ortloom.kernels.isa import tier_is_forced
 from ortloom.models.manifest import Manifest
 from ortloom.runtime.providers.gpu_probe import missing_graph
 from ortloom.runtime.providers.host_options import SPIN_MICROSECONDS, host_session_options
@@ -35,7 +33,7 @@ class CpuProvider(PlainProvider):
         try:
             load.self_test()
         except KernelUnavailable as error:
-            if os.environ.get(ISA_VARIABLE) or os.environ.get(ISA_ALIAS_VARIABLE):
+            if tier_is_forced():
                 raise
             return str(error)
         return None

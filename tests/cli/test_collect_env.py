@@ -50,3 +50,23 @@ def test_a_missing_library_is_a_row(ortloom):
     assert done.returncode == 0
     assert "switched off by ORTLOOM_NO_OPS" in done.stdout
     assert re.search(r"Provider plain +: selected", done.stdout)
+
+
+def test_every_tier_has_a_row_with_its_state(ortloom):
+    from ortloom.kernels.isa import isa_report
+
+    done = ortloom("collect-env", env={"ORTLOOM_CPU_ISA": "portable"})
+    rows = dict(re.findall(r"^ISA tier (\S+) *: (.*)$", done.stdout, re.MULTILINE))
+    rows.pop("covers")
+    assert list(rows) == [tier.name for tier in isa_report().tiers]
+    assert rows["portable"] == "used"
+    assert {text for text in rows.values() if not text.startswith("lacks ")} == {
+        "used",
+        "available",
+    }
+
+
+def test_a_switch_that_cannot_be_had_is_told(ortloom):
+    done = ortloom("collect-env", env={"VT_CPU_QUANT_MMLA": "maybe"})
+    assert done.returncode == 0
+    assert "VT_CPU_QUANT_MMLA=maybe is unknown; choices: auto, 0, 1" in done.stdout
