@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from ortloom.exporter.fit_blocks import fit_blocks
 from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.quantize import round_to_nearest
 from ortloom.exporter.sources.checkpoint import Blocks
@@ -56,9 +57,10 @@ def packed_job(
             else:
                 if form.native:
                     found = blocks(name, start, stop)
+                elif form.has_mins:
+                    found = fit_blocks(rows(name, start, stop))
                 else:
-                    bits = form.element_bits
-                    found = round_to_nearest(rows(name, start, stop), bits)
+                    found = round_to_nearest(rows(name, start, stop), form.element_bits)
                 arrays = [packing.pack_codes(found.codes, form.format)]
                 for values in (found.scales, found.mins):
                     if values is not None:
