@@ -15,7 +15,13 @@ from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
-from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
+from ortloom.runtime.kv_memory import (
+    PROFILE_TOKENS,
+    KVDemand,
+    activation_bytes,
+    check_block_size,
+    plan_kv,
+)
 from ortloom.runtime.kv_pools import pool_specs
 from ortloom.runtime.messages import EngineRequest, ProviderReport
 from ortloom.runtime.model_inputs import InputBuilder, Segment
@@ -37,7 +43,7 @@ _PROFILE_BLOCKS = 2
 
 
 class ModelRunner:
-    """A loaded model. Made by `load`.
+    """A loaded model that has run a step. Made by `load`.
 
     Attributes:
         num_blocks: usable KV blocks, ids 1 .. num_blocks.
@@ -86,7 +92,7 @@ class ModelRunner:
 
     @classmethod
     def load(cls, config: Config) -> "ModelRunner":
-        """Open the bundle, choose the provider, size and bind the KV pools.
+        """Open the bundle, choose the provider, run a first step, size and bind the KV pools.
 
         Raises:
             ManifestError: the folder is no usable bundle.
@@ -118,6 +124,9 @@ class ModelRunner:
         activations = 0
         if config.cache.num_blocks is None and config.cache.kv_cache_memory_bytes is None:
             activations = activation_bytes(runner._run_prompt, step_tokens)
+            runner._try_steps(PROFILE_TOKENS, ((PROFILE_TOKENS - 1, 1),), _PROFILE_BLOCKS)
+        else:
+            runner.warm_up()
         activations += min(MAX_LOGITS_ROWS, scheduler.max_num_seqs) * runner.vocab_size * 4
         block_bytes = size * sum(spec.bytes_per_token() for spec in specs)
         cache = config.cache
@@ -132,7 +141,9 @@ class ModelRunner:
             memory_fraction=cache.memory_fraction,
         )
         plan = plan_kv(demand, provider.free_memory(), activations)
+        # Bound after the first steps: memory of theirs is taken when a request writes to it.
         session.bind_pools(specs, provider.allocate_kv(specs, plan.num_blocks, size))
+        runner.trim()
         runner.num_blocks = plan.num_blocks
         runner.max_model_len = plan.max_model_len
         runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
@@ -231,14 +242,28 @@ class ModelRunner:
             self._grammars.validate(request.sampling.structured_output)
 
     def warm_up(self) -> None:
-        """A prefill and a decode step in block 1, before any request owns it."""
-        request = Request("warm-up", [0] * 4, SamplingParams(temperature=0.0), 8)
-        for start, count in ((0, 4), (4, 1)):
-            item = ScheduledRequest(request, start, count, True, [1])
+        """A prefill and a decode step in block 1, while no request owns it."""
+        self._try_steps(4, ((0, 4), (4, 1)), 1)
+        self.trim()
+
+    def _try_steps(
+        self, prompt_tokens: int, steps: tuple[tuple[int, int], ...], num_blocks: int
+    ) -> None:
+        """Steps of (first token, tokens) of a request of no client, sampling included.
+
+        Args:
+            prompt_tokens: length of its prompt.
+            steps: what to compute.
+            num_blocks: the request has blocks 1 .. num_blocks.
+        """
+        sampling = SamplingParams(temperature=0.0)
+        request = Request("warm-up", [0] * prompt_tokens, sampling, prompt_tokens + len(steps))
+        blocks = list(range(1, num_blocks + 1))
+        for start, count in steps:
+            item = ScheduledRequest(request, start, count, True, blocks)
             result = self.execute(SchedulerOutput([item])).rows[0]
             request.token_ids.append(result.token_id or 0)
         self.remove(request.request_id)
-        self.trim()
 
     def trim(self) -> int:
         """Let go of weight pages that are resident without need; for idle moments.
