@@ -15,13 +15,7 @@ from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
-from ortloom.runtime.kv_memory import (
-    PROFILE_TOKENS,
-    KVDemand,
-    activation_bytes,
-    check_block_size,
-    plan_kv,
-)
+from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
 from ortloom.runtime.kv_pools import pool_specs
 from ortloom.runtime.messages import EngineRequest, ProviderReport
 from ortloom.runtime.model_inputs import InputBuilder, Segment
@@ -119,14 +113,12 @@ class ModelRunner:
 
         size = config.cache.block_size
         session.bind_pools(specs, provider.allocate_kv(specs, _PROFILE_BLOCKS, size))
+        runner._try_steps(1, ((0, 1),))
         scheduler = config.scheduler
         step_tokens = min(provider.max_call_tokens, scheduler.max_num_batched_tokens or 2048)
         activations = 0
         if config.cache.num_blocks is None and config.cache.kv_cache_memory_bytes is None:
             activations = activation_bytes(runner._run_prompt, step_tokens)
-            runner._try_steps(PROFILE_TOKENS, ((PROFILE_TOKENS - 1, 1),), _PROFILE_BLOCKS)
-        else:
-            runner.warm_up()
         activations += min(MAX_LOGITS_ROWS, scheduler.max_num_seqs) * runner.vocab_size * 4
         block_bytes = size * sum(spec.bytes_per_token() for spec in specs)
         cache = config.cache
@@ -243,24 +235,15 @@ class ModelRunner:
 
     def warm_up(self) -> None:
         """A prefill and a decode step in block 1, while no request owns it."""
-        self._try_steps(4, ((0, 4), (4, 1)), 1)
+        self._try_steps(4, ((0, 4), (4, 1)))
         self.trim()
 
-    def _try_steps(
-        self, prompt_tokens: int, steps: tuple[tuple[int, int], ...], num_blocks: int
-    ) -> None:
-        """Steps of (first token, tokens) of a request of no client, sampling included.
-
-        Args:
-            prompt_tokens: length of its prompt.
-            steps: what to compute.
-            num_blocks: the request has blocks 1 .. num_blocks.
-        """
+    def _try_steps(self, prompt_tokens: int, steps: tuple[tuple[int, int], ...]) -> None:
+        """Steps of (first token, tokens) of a request of no client in block 1, with sampling."""
         sampling = SamplingParams(temperature=0.0)
         request = Request("warm-up", [0] * prompt_tokens, sampling, prompt_tokens + len(steps))
-        blocks = list(range(1, num_blocks + 1))
         for start, count in steps:
-            item = ScheduledRequest(request, start, count, True, blocks)
+            item = ScheduledRequest(request, start, count, True, [1])
             result = self.execute(SchedulerOutput([item])).rows[0]
             request.token_ids.append(result.token_id or 0)
         self.remove(request.request_id)

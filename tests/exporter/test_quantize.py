@@ -16,7 +16,6 @@ from ortloom.exporter.verify.reference import load_model, model_logits
 from ortloom.exporter.verify.session import GraphRunner
 from ortloom.models.manifest import Manifest
 
-
 FITTED = PackedForm("u4", 64, has_mins=True)
 
 
