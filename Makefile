@@ -1,4 +1,5 @@
-# make serve | test | test-full | check | bench | wheel | wheel-aarch64 | native | clean
+# make serve | test | test-full | check | bench | wheel | wheel-aarch64 | native | sanitized |
+# clean
 #
 # Needs Linux with python3 (3.11 to 3.13), its venv module, g++ and a package index; everything
 # else, cmake and ninja included, comes from the index.
@@ -17,7 +18,7 @@ CXX ?= g++
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: serve test test-full check bench wheel wheel-aarch64 native clean tools demo-model
+.PHONY: serve test test-full check bench wheel wheel-aarch64 native sanitized clean tools demo-model
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -79,6 +80,13 @@ $(VENV)/.stamp-dev: pyproject.toml constraints.txt $(VENV)/.stamp-serve
 native: | $(VENV)/.stamp-torch
 	@rm -f $(VENV)/.stamp-serve
 	@$(MAKE) --no-print-directory $(VENV)/.stamp-serve
+
+# The op library with AddressSanitizer and UndefinedBehaviorSanitizer, for tests/kernels; with the
+# cmake and ninja of the development venv, or the system's.
+sanitized:
+	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=None \
+	  -DCMAKE_CXX_COMPILER=$(CXX) -DORTLOOM_SANITIZE=ON >/dev/null
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --build build/sanitize >/dev/null
 
 # --- demo model ---------------------------------------------------------------------------------
 

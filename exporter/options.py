@@ -16,8 +16,9 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         dtype: of matrices that are not quantised.
-        quant: int8 or int4 = weight-only round-to-nearest in blocks of 32; keep = each matrix in
-            the source's own blocks and element type, with its own values.
+        quant: int8 = blocks of 32 with a scale; int4 = fitted blocks of 64 with a scale and a
+            minimum, the output layer as in int8; keep = each matrix in the source's own blocks and
+            element type, with its own values.
     """
 
     dtype: Dtype = "fp32"

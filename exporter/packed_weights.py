@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from ortloom.exporter.fit_blocks import fit_blocks
 from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.quantize import round_to_nearest
 from ortloom.exporter.sources.checkpoint import Blocks
@@ -68,6 +69,8 @@ def _packed_rows(rows: Array, form: PackedForm) -> list[Array]:
     """Panels (and scales) of fp32 rows [n, K]."""
     if not form.quantised:
         return [packing.pack_float(rows, form.format)]
+    if form.has_mins:
+        return _packed_blocks(fit_blocks(rows), form)
     return _packed_blocks(round_to_nearest(rows, form.element_bits), form)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tokenizers
 
 from ortloom.errors import InvalidRequest, ManifestError
@@ -54,6 +55,42 @@ def _types(node: object) -> set[str]:
     return found
 
 
+class _Model(msgspec.Struct):
+    """Part of tokenizer.json: token → id, or a list of [token, score] in order of the ids."""
+
+    vocab: dict[str, int] | list[tuple[str, float]] = msgspec.field(default_factory=dict)
+
+
+class _Added(msgspec.Struct):
+    """A token outside the learned vocabulary."""
+
+    id: int
+    content: str
+
+
+class _File(msgspec.Struct):
+    """What is read of tokenizer.json beside the backend. The backend tells the same, but building
+    it a dictionary of its vocabulary and writing it out as text takes longer than loading it."""
+
+    model: _Model = msgspec.field(default_factory=_Model)
+    added_tokens: list[_Added] = msgspec.field(default_factory=list)
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+    decoder: Any = None
+
+    def vocabulary(self) -> tuple[int, int]:
+        """One more than the largest id, and the characters of the longest token."""
+        vocab = self.model.vocab
+        if isinstance(vocab, dict):
+            largest, tokens = max(vocab.values(), default=-1), list(vocab)
+        else:
+            largest, tokens = len(vocab) - 1, [token for token, _ in vocab]
+        longest = max(map(len, tokens), default=1)
+        for token in self.added_tokens:
+            largest, longest = max(largest, token.id), max(longest, len(token.content))
+        return largest + 1, longest
+
+
 def _content(token: object) -> str | None:
     """A token of tokenizer_config.json: a string or an object with `content`."""
     if isinstance(token, dict):
@@ -66,10 +103,11 @@ class Tokenizer:
 
     Args:
         backend: the tokenizer of tokenizer.json; its truncation and padding are switched off.
+        file: what else that file says.
         config: tokenizer_config.json as a dict; only special token names are read.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, file: _File, config: dict[str, Any]) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -77,21 +115,19 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {int(i): token.content for i, token in added.items()}
         self.special_ids = frozenset(int(i) for i, token in added.items() if token.special)
-        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        parts = json.loads(backend.to_str())
-        self._kinds = _types(parts.get("decoder"))
-        self._longest = self._characters_per_token(parts)
+        self.vocab_size, longest = file.vocabulary()
+        self._kinds = _types(file.decoder)
+        self._longest = self._characters_per_token(file, longest)
 
-    def _characters_per_token(self, parts: dict[str, Any]) -> int | None:
+    def _characters_per_token(self, file: _File, longest: int) -> int | None:
         """Upper bound of the characters one token stands for; None if there is none.
 
         In byte-level vocabularies a token is written with one character a byte, and no text goes
         lost on the way unless a step removes it; normal forms join three characters at most.
         """
-        if "ByteLevel" not in self._kinds or "Removed" in json.dumps(parts.get("pre_tokenizer")):
+        if "ByteLevel" not in self._kinds or "Removed" in json.dumps(file.pre_tokenizer):
             return None
-        longest = max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
-        return longest if parts.get("normalizer") is None else 3 * longest
+        return longest if file.normalizer is None else 3 * longest
 
     def surely_longer(self, text: str, num_tokens: int) -> bool:
         """True if a text is longer than `num_tokens` tokens can be, told without encoding it."""
@@ -108,9 +144,14 @@ class Tokenizer:
         if not path.is_file():
             raise ManifestError(f"'{folder}' has no tokenizer.json")
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
+            data = path.read_bytes()
+            backend = tokenizers.Tokenizer.from_buffer(data)
         except Exception as error:  # the library raises bare Exception
             raise ManifestError(f"tokenizer.json cannot be read: {error}") from None
+        try:
+            file = msgspec.json.decode(data, type=_File)
+        except msgspec.MsgspecError:  # an older form, which the library knows and writes anew
+            file = msgspec.json.decode(backend.to_str(), type=_File)
         config: dict[str, Any] = {}
         try:
             loaded = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
@@ -120,7 +161,7 @@ class Tokenizer:
             raise ManifestError(f"tokenizer_config.json cannot be read: {error}") from None
         if isinstance(loaded, dict):
             config = loaded
-        return cls(backend, config)
+        return cls(backend, file, config)
 
     @property
     def special_tokens(self) -> dict[str, str]:

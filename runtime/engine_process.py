@@ -45,13 +45,12 @@ def serve(
     Args:
         config: the tree.
         address: where clients connect.
-        runner_factory: makes the runner.
+        runner_factory: makes a runner that has run a step.
     """
     endpoint = ZmqEndpoint(address)
     gc.disable()
     try:
         runner = runner_factory(config)
-        runner.warm_up()
         core = EngineCore(config, runner)
     except Exception as error:
         return _fail(endpoint, error, "the engine could not start")

@@ -40,7 +40,6 @@ def load_core(config: Config) -> EngineCore:
     from ortloom.runtime.model_runner import ModelRunner
 
     runner: Runner = ModelRunner.load(config)
-    runner.warm_up()
     return EngineCore(config, runner)
 
 

@@ -39,7 +39,7 @@ _PROFILE_BLOCKS = 2
 
 
 class ModelRunner:
-    """A loaded model. Made by `load`.
+    """A loaded model that has run a step. Made by `load`.
 
     Attributes:
         num_blocks: usable KV blocks, ids 1 .. num_blocks.
@@ -87,7 +87,7 @@ class ModelRunner:
 
     @classmethod
     def load(cls, config: Config) -> "ModelRunner":
-        """Open the bundle, choose the provider, size and bind the KV pools.
+        """Open the bundle, choose the provider, run a first step, size and bind the KV pools.
 
         Raises:
             ManifestError: the folder is no usable bundle.
@@ -116,6 +116,7 @@ class ModelRunner:
 
         size = config.cache.block_size
         session.bind_pools(specs, provider.allocate_kv(specs, _PROFILE_BLOCKS, size))
+        runner._try_steps(1, ((0, 1),))
         scheduler = config.scheduler
         step_tokens = min(provider.max_call_tokens, scheduler.max_num_batched_tokens or 2048)
         activations = 0
@@ -135,7 +136,9 @@ class ModelRunner:
             memory_fraction=cache.memory_fraction,
         )
         plan = plan_kv(demand, provider.free_memory(), activations)
+        # Bound after the first steps: memory of theirs is taken when a request writes to it.
         session.bind_pools(specs, provider.allocate_kv(specs, plan.num_blocks, size))
+        runner.trim()
         runner.num_blocks = plan.num_blocks
         runner.max_model_len = plan.max_model_len
         runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
@@ -235,14 +238,19 @@ class ModelRunner:
             self._grammars.validate(request.sampling.structured_output)
 
     def warm_up(self) -> None:
-        """A prefill and a decode step in block 1, before any request owns it."""
-        request = Request("warm-up", [0] * 4, SamplingParams(temperature=0.0), 8)
-        for start, count in ((0, 4), (4, 1)):
+        """A prefill and a decode step in block 1, while no request owns it."""
+        self._try_steps(4, ((0, 4), (4, 1)))
+        self.trim()
+
+    def _try_steps(self, prompt_tokens: int, steps: tuple[tuple[int, int], ...]) -> None:
+        """Steps of (first token, tokens) of a request of no client in block 1, with sampling."""
+        sampling = SamplingParams(temperature=0.0)
+        request = Request("warm-up", [0] * prompt_tokens, sampling, prompt_tokens + len(steps))
+        for start, count in steps:
             item = ScheduledRequest(request, start, count, True, [1])
             result = self.execute(SchedulerOutput([item])).rows[0]
             request.token_ids.append(result.token_id or 0)
         self.remove(request.request_id)
-        self.trim()
 
     def trim(self) -> int:
         """Let go of weight pages that are resident without need; for idle moments.

@@ -88,3 +88,9 @@ def demo_bundle_int4(demo_gguf) -> Path:
 def demo_bundle_int8(demo_gguf) -> Path:
     """The demo model with int8 linears."""
     return _bundle(demo_gguf, "int8", "--quant", "int8")
+
+
+@pytest.fixture(scope="session")
+def demo_bundle_keep(demo_gguf) -> Path:
+    """The demo model in the blocks of its GGUF file."""
+    return _bundle(demo_gguf, "keep", "--quant", "keep")

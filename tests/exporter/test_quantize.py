@@ -16,6 +16,8 @@ from ortloom.exporter.verify.reference import load_model, model_logits
 from ortloom.exporter.verify.session import GraphRunner
 from ortloom.models.manifest import Manifest
 
+FITTED = PackedForm("u4", 64, has_mins=True)
+
 
 def rows(n, k, seed=0):
     return np.random.default_rng(seed).standard_normal((n, k)).astype(np.float32)
@@ -67,14 +69,16 @@ def test_a_scale_beyond_fp16_is_refused():
 @pytest.mark.parametrize(
     ("name", "shape", "linear", "storage", "form"),
     [
-        ("a.up_proj.weight", (64, 128), True, Storage(quant="int4"), PackedForm("u4", 32)),
+        ("a.up_proj.weight", (64, 128), True, Storage(quant="int4"), FITTED),
+        ("a.up_proj.weight", (64, 96), True, Storage(quant="int4"), PackedForm("u4", 32)),
+        ("lm_head.weight", (64, 128), True, Storage(quant="int4"), PackedForm("u8", 32)),
         ("a.up_proj.weight", (64, 128), True, Storage(quant="int8"), PackedForm("u8", 32)),
         ("a.up_proj.weight", (64, 72), True, Storage(quant="int4"), PackedForm("f32")),
         ("a.up_proj.weight", (64, 72), True, Storage(), PackedForm("f32")),
         ("a.up_proj.weight", (64, 72), True, Storage(dtype="bf16"), PackedForm("bf16")),
         ("model.embed_tokens.weight", (64, 128), False, Storage(quant="int4"), None),
         ("model.embed_tokens.weight", (64, 128), False, Storage(dtype="fp16"), PackedForm("f16")),
-        ("model.embed_tokens.weight", (64, 128), True, Storage(quant="int4"), PackedForm("u4", 32)),
+        ("model.embed_tokens.weight", (64, 128), True, Storage(quant="int4"), PackedForm("u8", 32)),
         ("model.norm.weight", (128,), False, Storage(dtype="bf16", quant="int4"), None),
     ],
 )
@@ -110,21 +114,26 @@ def test_quantised_bundles_stay_close_to_fp32(name, quant, cosine, bundles):
 def test_a_tied_table_is_stored_once(bundles):
     manifest = Manifest.load(bundles("llama", "int4"))
     names = [t.name for t in manifest.weights[0].tensors]
-    assert "model.embed_tokens.weight.u4" in names
+    assert "model.embed_tokens.weight.u8" in names
     assert "model.embed_tokens.weight" not in names
     ops = dict(manifest.graph("cpu").ops)
     assert ops["ortloom::PackedEmbeddingSymmetric"] == 1
-    assert ops["ortloom::PackedLinearSymmetric"] == 9
+    assert ops["ortloom::PackedLinearSymmetric"] == 1
+    assert ops["ortloom::PackedLinearMinima"] == 8
     quantization = manifest.quantization
-    assert (quantization.bits, quantization.block_size, quantization.activation_bits) == (4, 32, 8)
-    assert (quantization.symmetric, quantization.requantised) == (True, False)
+    assert (quantization.bits, quantization.block_size, quantization.activation_bits) == (
+        4,
+        None,
+        8,
+    )
+    assert (quantization.symmetric, quantization.requantised) == (False, False)
 
 
 def test_an_untied_embedding_stays_fp32(bundles):
     manifest = Manifest.load(bundles("qwen2", "int4"))
     names = [t.name for t in manifest.weights[0].tensors]
     assert "model.embed_tokens.weight" in names
-    assert "lm_head.weight.u4" in names
+    assert "lm_head.weight.u8" in names
     assert manifest.quantization.excluded == ("model.embed_tokens.weight",)
 
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from ortloom.errors import ConfigError, InvalidRequest, ManifestError
+from ortloom.runtime import model_runner
 from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.model_runner import ModelRunner
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
+from ortloom.runtime.session import OrtSession
 
 PROMPT = [(7 * i * i + 3) % 250 + 1 for i in range(45)]
 
@@ -176,6 +178,25 @@ def test_warm_up_leaves_no_state(make_config):
     runner.warm_up()
     assert runner._sampler._states == {}
     runner.close()
+
+
+def test_activations_are_measured_after_a_first_step(make_config, monkeypatch):
+    """The first step maps the weights, which a step of more tokens does not map again."""
+    runs, seen = [], []
+    run, measure = OrtSession.run, model_runner.activation_bytes
+
+    def counted(self, inputs):
+        runs.append(len(inputs.input_ids))
+        return run(self, inputs)
+
+    def measured(run_prompt, step_tokens):
+        seen.append(list(runs))
+        return measure(run_prompt, step_tokens)
+
+    monkeypatch.setattr(OrtSession, "run", counted)
+    monkeypatch.setattr(model_runner, "activation_bytes", measured)
+    ModelRunner.load(make_config(num_blocks=None)).close()
+    assert seen == [[1]]
 
 
 def test_sizes_that_do_not_fit_are_refused_with_sizes(make_config):
