@@ -1,0 +1,63 @@
+"""The real model with each type of KV cache: golden rows, and what a served one says of itself."""
+
+import sys
+
+import pytest
+
+from ortloom.runtime.llm import LLM
+from ortloom.runtime.sampling_params import SamplingParams
+
+served = sys.modules["ortloom_test_served"]
+
+
+def agreement(bundle, golden, kind, tokens):
+    """For each golden row, how many tokens come out before the first other one."""
+    llm = LLM(bundle, kv_cache_dtype=kind, threads=2, num_blocks=160)
+    try:
+        prompts = [row["prompt_ids"] for row in golden]
+        outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens))
+    finally:
+        llm.close()
+    lengths = []
+    for output, row in zip(outputs, golden, strict=True):
+        got, wanted = output.outputs[0].token_ids, row["output_ids"][:tokens]
+        pairs = zip(got, wanted, strict=True)
+        lengths.append(next((i for i, (a, b) in enumerate(pairs) if a != b), len(wanted)))
+    return lengths
+
+
+def test_float16_gives_every_golden_row(demo_bundle, golden):
+    assert agreement(demo_bundle, golden, "float16", 64) == [len(r["output_ids"]) for r in golden]
+
+
+@pytest.mark.full
+def test_bf16_gives_every_golden_row(demo_bundle, golden):
+    assert agreement(demo_bundle, golden, "bfloat16", 64) == [len(r["output_ids"]) for r in golden]
+
+
+def test_int8_agrees_with_the_beginning_of_every_golden_row(demo_bundle, golden):
+    """Measured: 7 of 10 rows agree in their first 32 tokens, the earliest difference is at 8."""
+    lengths = agreement(demo_bundle, golden, "int8", 32)
+    whole = [n == min(32, len(r["output_ids"])) for n, r in zip(lengths, golden, strict=True)]
+    assert sum(whole) >= 6
+    assert min(lengths) >= 6
+
+
+def test_a_server_says_what_its_cache_holds(demo_bundle):
+    flags = ["--kv-cache-dtype", "fp8", "--num-gpu-blocks-override", "64"]
+    with served.Served(demo_bundle, *flags) as server:
+        body = {"prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0}
+        assert server.client.post("/v1/completions", json=body).status_code == 200
+        info = server.client.get("/server_info", params={"config_format": "json"}).json()
+        assert info["engine"]["cache_config"]["cache_dtype"] == "int8_per_token_head"
+        assert info["vllm_config"]["cache"]["kv_cache_dtype"] == "int8_per_token_head"
+        (line,) = [
+            line
+            for line in server.client.get("/metrics").text.splitlines()
+            if line.startswith("vllm:cache_config_info{")
+        ]
+        assert 'cache_dtype="int8_per_token_head"' in line
+        log = server.text()
+        assert log.count("--kv-cache-dtype fp8: the KV cache is stored as") == 1
+        assert "1,024 tokens (64 blocks of 16, " in log
+        assert "MiB, int8_per_token_head)" in log
