@@ -28,6 +28,7 @@ from ortloom.kernels.norm_contract import (
     NormAttributes,
 )
 from ortloom.kernels.packed_contract import LINEAR_INPUTS, PACKED_LINEAR
+from ortloom.kernels.packing import pack_float
 from ortloom.kernels.probe_model import one_node_model
 
 U4 = ("u4", 32, np.float16, False)
@@ -36,6 +37,7 @@ U8 = ("u8", 32, np.float16, False)
 F32, F16, BF16 = ((name, 0, None, False) for name in ("f32", "f16", "bf16"))
 
 HIDDEN, FFN, HEAD_SIZE = 96, 160, 64
+ROTARY = PagedAttentionAttributes(4, 2, do_rotary=1, kv_layout=HEAD_MAJOR_LAYOUT)
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,13 @@ class Layer:
         skip: whether there is a sum in front of the first norm.
         pools: element type.
         features: what `StepFactory.step` draws besides: norms, sinks.
+        epsilons: of the norms.
+        form: number behind the op's name.
+        changes: (name, value) of attributes to give in place of the right ones; None gives none.
     """
 
     matrices: tuple = (U4,) * 4
-    attention: PagedAttentionAttributes = PagedAttentionAttributes(
-        4, 2, do_rotary=1, kv_layout=HEAD_MAJOR_LAYOUT
-    )
+    attention: PagedAttentionAttributes = ROTARY
     bias: bool = False
     skip: bool = True
     activation: str = "silu"
@@ -61,6 +64,7 @@ class Layer:
     features: tuple = ()
     epsilons: tuple = (0.25, 0.01)
     form: int = 0
+    changes: tuple = ()
 
     @property
     def op(self):
@@ -91,7 +95,8 @@ class Layer:
             made |= {f"{prefix}_{name}": found[name] for name in MATRIX_ATTRIBUTES}
         made["activation"] = self.activation
         made["attention_norm_epsilon"], made["mlp_norm_epsilon"] = self.epsilons
-        return made
+        made.update(self.changes)
+        return {name: value for name, value in made.items() if value is not None}
 
 
 def layer_weights(layer, seed=0):
@@ -104,6 +109,9 @@ def layer_weights(layer, seed=0):
     for number, (prefix, kind) in enumerate(zip(MATRICES, layer.matrices, strict=True)):
         rows, width = layer.sizes[prefix]
         given = weights(kind, rows, width, bias=layer.bias, seed=seed + 10 * number)
+        if kind in (F32, F16, BF16):  # small enough for softmax to see several keys
+            plain = generator.standard_normal((rows, width), np.float32) / np.sqrt(width)
+            given["weight"] = pack_float(plain.astype(np.float32), kind[0])
         made |= {f"{prefix}_{name}": array for name, array in given.items()}
     return made
 
@@ -141,7 +149,7 @@ def layer_model(layer, inputs):
     return one_node_model(layer.op, layer.attributes(), LAYER_INPUTS, types, outputs)
 
 
-def run_layer(session, inputs, apart=()):
+def run_bound_layer(session, inputs, apart=()):
     """y, sum and the pools after the call, each pool bound in place but those in `apart`.
 
     The arrays given as pools are written to.
@@ -194,7 +202,7 @@ class LayerRunner:
 
     def __call__(self, layer, inputs, threads=1, tier=None, library=None):
         self._use_threads(threads)
-        return run_layer(self.session(layer, inputs, tier, library), with_own_pools(inputs))
+        return run_bound_layer(self.session(layer, inputs, tier, library), with_own_pools(inputs))
 
 
 class ChainRunner:
@@ -240,4 +248,3 @@ def assert_same(got, wanted):
     for name, a, b in zip(("y", "sum", *POOLS), got, wanted, strict=False):
         assert a.shape == b.shape, name
         assert np.array_equal(bits(a), bits(b)), f"{name} differs"
-
