@@ -138,7 +138,7 @@ def test_plain_and_cpu_agree_with_and_without_the_library(name, bundles):
     assert compare(logits(folder, graphs["plain"], "plain", False), wanted).relative <= 5e-6
 
 
-# ---- what is left alone ---------------------------------------------------------------------------
+# ---- what is left alone -------------------------------------------------------------------------
 
 
 class Parts:
