@@ -104,7 +104,7 @@ def _width(linear: ir.Node, name: str) -> int:
 def _read(attention: ir.Node) -> _Layer | None:
     """The layer around an attention node; None if it has another shape."""
     query = attention.inputs[0]
-    if query is None or attention.inputs[1] is not None or len(query.uses()) != 1:
+    if query is None or attention.inputs[1] is not None or _only_use(query) is None:
         return None
     qkv = _linear(query.producer(), gated=False)
     normed = None if qkv is None else qkv.inputs[0]

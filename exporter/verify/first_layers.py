@@ -23,6 +23,7 @@ def _exit_of(model: onnx.ModelProto, layers: int) -> list[str]:
     name = f"model.layers.{layers}.input_layernorm.weight"
     for node in model.graph.node:
         if name in node.input:
+            # Before its weight a norm has what it normalises, and so has a layer as one node.
             return list(node.input[: list(node.input).index(name)])
     raise ParityFailed(f"the graph does not show where layer {layers} begins")
 

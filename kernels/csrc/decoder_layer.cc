@@ -270,9 +270,9 @@ class DecoderLayer : public OpKernel {
 };
 
 template <PoolType P>
-constexpr OpEntry decoder_layer_op() {
+constexpr OpEntry decoder_layer_op(const char* name) {
   return {
-      "DecoderLayer",
+      name,
       kLayerInputs,
       P == PoolType::kInt8 ? 6u : 4u,
       [](size_t input) -> int32_t {
@@ -308,9 +308,11 @@ constexpr OpEntry decoder_layer_op() {
 
 }  // namespace
 
-const OpEntry kDecoderLayerOp = decoder_layer_op<PoolType::kFloat32>();
-const OpEntry kDecoderLayerFloat16Op = decoder_layer_op<PoolType::kFloat16>();
-const OpEntry kDecoderLayerBFloat16Op = decoder_layer_op<PoolType::kBFloat16>();
-const OpEntry kDecoderLayerInt8Op = decoder_layer_op<PoolType::kInt8>();
+const OpEntry kDecoderLayerOp = decoder_layer_op<PoolType::kFloat32>("DecoderLayer");
+const OpEntry kDecoderLayerFloat16Op =
+    decoder_layer_op<PoolType::kFloat16>("DecoderLayerFloat16");
+const OpEntry kDecoderLayerBFloat16Op =
+    decoder_layer_op<PoolType::kBFloat16>("DecoderLayerBFloat16");
+const OpEntry kDecoderLayerInt8Op = decoder_layer_op<PoolType::kInt8>("DecoderLayerInt8");
 
 }  // namespace ortloom

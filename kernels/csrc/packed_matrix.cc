@@ -109,15 +109,17 @@ PackedAttributes::PackedAttributes(const std::string& format, int64_t n, int64_t
     known = true;
   }
   if (!known) {
-    throw OpError("format \"" + format_name_ + "\" is unknown; choices: f32, f16, bf16, u8, u4");
+    throw OpError(prefix + "format \"" + format_name_ +
+                  "\" is unknown; choices: f32, f16, bf16, u8, u4");
   }
   if (n_ < 1 || k_ < 1 || n_ > kMaxSize || k_ > kMaxSize) {
-    throw OpError("N = " + std::to_string(n_) + " and K = " + std::to_string(k_) +
+    throw OpError(prefix + "N = " + std::to_string(n_) + " and " + prefix +
+                  "K = " + std::to_string(k_) +
                   " must be 1 to " + std::to_string(kMaxSize));
   }
   if (!is_quantised(format_)) {
     if (block_size_ != 0) {
-      throw OpError("block_size = " + std::to_string(block_size_) + ", but format " +
+      throw OpError(prefix + "block_size = " + std::to_string(block_size_) + ", but format " +
                     format_name_ + " has no blocks: it must be 0");
     }
     return;
@@ -125,12 +127,12 @@ PackedAttributes::PackedAttributes(const std::string& format, int64_t n, int64_t
   bool size_known = false;
   for (const int64_t size : {16, 32, 64, 128, 256}) size_known = size_known || size == block_size_;
   if (!size_known) {
-    throw OpError("block_size = " + std::to_string(block_size_) +
+    throw OpError(prefix + "block_size = " + std::to_string(block_size_) +
                   " is not one of 16, 32, 64, 128, 256");
   }
   if (k_ % block_size_ != 0 || k_ % kActivationGroup != 0) {
-    throw OpError("K = " + std::to_string(k_) + " must be a multiple of 32 and of block_size = " +
-                  std::to_string(block_size_));
+    throw OpError(prefix + "K = " + std::to_string(k_) +
+                  " must be a multiple of 32 and of block_size = " + std::to_string(block_size_));
   }
 }
 

@@ -2,7 +2,7 @@
 
 Three layers: the served graphs hold only ops of the allow-list; each of them with batch or token
 rows is shown invariant at the shapes the demo model has; and the whole graphs are, logits of every
-row compared. (PagedAttention alone is covered at every threshold in tests/kernels.)
+row compared. (Attention and layers alone are covered in tests/kernels.)
 """
 
 import numpy as np
@@ -12,11 +12,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortloom.kernels import load, team
+from ortloom.kernels.layer_contract import pool_slots
 from ortloom.models.manifest import Manifest
 
 ALLOWED = {
     "ai.onnx::Gather",
     "ai.onnx::RMSNormalization",
+    "ortloom::DecoderLayer",
+    "ortloom::DecoderLayer_2",
     "ortloom::PackedEmbeddingFloat",
     "ortloom::PackedEmbeddingSymmetric",
     "ortloom::PackedLinearFloat",
@@ -88,7 +91,7 @@ def row_nodes(bundle):
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     kinds = {}
     for node in model.graph.node:
-        if node.op_type == "PagedAttention":
+        if pool_slots(node.op_type) is not None:
             continue
         shapes = tuple(
             tuple(constants[name].dims) if name in constants else None for name in node.input
@@ -161,7 +164,7 @@ def test_each_op_is_invariant(bundle, threads):
                     assert first_difference(value, joined) is None, (key, windows[:2])
         proven.add(key[1])
     have = {name.split("::")[1] for name, _ in Manifest.load(bundle).graph("cpu").ops}
-    assert proven == have - {"PagedAttention"}
+    assert proven == {op for op in have if pool_slots(op) is None}
 
 
 class Graph:

@@ -14,7 +14,7 @@ from ortloom.exporter.verify.figures import compare
 from ortloom.exporter.verify.first_layers import first_layers
 from ortloom.exporter.verify.session import GraphRunner, narrowed
 from ortloom.kernels.contract import HEAD_MAJOR_LAYOUT, POOL_OPS
-from ortloom.kernels.layer_contract import LAYER_OPS, pool_slots
+from ortloom.kernels.layer_contract import LAYER_OPS, layer_name
 from ortloom.models.manifest import Manifest
 
 PATHS = {
@@ -30,13 +30,8 @@ SMALLER = [
 ]
 
 
-def attention(model):
-    """The nodes that attend, alone or as a whole layer."""
-    return [node for node in model.graph.node if pool_slots(node.op_type) is not None]
-
-
-def attention_op(name):
-    return LAYER_OPS.get(name, name)
+def layers(model):
+    return [node for node in model.graph.node if node.op_type in LAYER_OPS]
 
 
 def test_the_bundle_has_a_cpu_graph_for_each(bundles):
@@ -51,13 +46,9 @@ def test_the_bundle_has_a_cpu_graph_for_each(bundles):
         assert graph.file.path == PATHS[form.name]
         assert graph.file.size < 200_000
         assert graph.kv_layout == HEAD_MAJOR_LAYOUT
-        attending = {
-            name: count
-            for name, count in ((n.partition("::")[2], count) for n, count in graph.ops)
-            if pool_slots(name) is not None
-        }
-        assert sum(attending.values()) == 3
-        assert {attention_op(name) for name in attending} == {POOL_OPS[form.pools]}
+        ops = dict(graph.ops)
+        names = [layer_name(POOL_OPS[form.pools], number) for number in range(2)]
+        assert [ops[f"ortloom::{name}"] for name in names] == [1, 2]
         kinds = {spec.name: spec for spec in graph.inputs}
         for name in (*graph.io.k_cache, *graph.io.v_cache):
             assert kinds[name].dtype == form.pools
@@ -75,14 +66,14 @@ def test_the_bundle_has_a_cpu_graph_for_each(bundles):
                            *graph.io.k_scale_out, *graph.io.v_scale_out]  # fmt: skip
 
 
-def test_the_graphs_differ_in_their_attention_alone(bundles):
+def test_the_graphs_differ_in_their_layers_alone(bundles):
     folder = bundles("qwen2")
     rest = []
     for form in FORMS:
         model = onnx.load(folder / PATHS[form.name], load_external_data=False)
-        nodes = attention(model)
+        nodes = layers(model)
         assert len(nodes) == 3
-        assert {attention_op(node.op_type) for node in nodes} == {POOL_OPS[form.pools]}
+        assert {LAYER_OPS[node.op_type] for node in nodes} == {POOL_OPS[form.pools]}
         for node in nodes:
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             assert attributes["kv_layout"].decode() == HEAD_MAJOR_LAYOUT
@@ -92,7 +83,7 @@ def test_the_graphs_differ_in_their_attention_alone(bundles):
     assert all(other == rest[0] for other in rest[1:])
 
 
-def run(folder, graph, data, library, layers=None):
+def run(folder, graph, data, library):
     manifest = Manifest.load(folder)
     tokens = check_tokens(folder, 320)
     runner = GraphRunner(data, folder, graph, manifest.kv_groups, use_library=library)
@@ -131,22 +122,21 @@ def test_first_layers_and_narrowed_windows_of_int8(bundles):
     assert {v.name for v in onnx.load_from_string(cut).graph.input} >= {"k_scale.1", "k_cache.1"}
     assert np.isfinite(run(folder, part, cut, True)).all()
     narrow = onnx.load_from_string(narrowed(data, 7))
-    windows = [a.i for n in attention(narrow) for a in n.attribute if a.name == "local_window_size"]
+    windows = [a.i for n in layers(narrow) for a in n.attribute if a.name == "local_window_size"]
     assert sorted(set(windows)) == [-1, 7]
 
 
-@pytest.mark.parametrize("scales", ["k_scale", "v_scale"])
-def test_a_scale_pool_that_does_not_come_back_is_refused(bundles, scales):
+@pytest.mark.parametrize("output", [4, 5])
+def test_a_scale_pool_that_does_not_come_back_is_refused(bundles, output):
     import onnx_ir as ir
 
     model = onnx.load(bundles("qwen3") / PATHS["int8_per_token_head"], load_external_data=False)
     detach_bodies(model)
     require_structure(ir.from_proto(model), 2)
-    nodes = attention(model)
-    output = pool_slots(nodes[0].op_type).outputs[scales]
+    nodes = layers(model)
     nodes[0].output[output], nodes[1].output[output] = (
         nodes[1].output[output],
         nodes[0].output[output],
     )
-    with pytest.raises(UnsupportedModel, match=rf"{scales}_out.0' does not come from its layer"):
+    with pytest.raises(UnsupportedModel, match=r"_scale_out.0' does not come from its layer"):
         require_structure(ir.from_proto(model), 2)

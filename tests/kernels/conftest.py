@@ -340,7 +340,7 @@ class MutantCompiler:
             assert changed_text.count(old) == 1
             changed_text = changed_text.replace(old, new)
         header.write_text(changed_text)
-        changed = self.BODIES[body]
+        changed = self.BODIES.get(body, Path(body).stem)
         rest = [path for stem, path in self._objects.items() if stem != changed]
         library = self._folder / f"lib{name}.so"
         self._compile(library, "-O1", "-shared", self._folder / f"{changed}.cc", *rest)
@@ -356,6 +356,22 @@ def compile_mutant(tmp_path_factory):
 @pytest.fixture
 def steps():
     return StepFactory
+
+
+@pytest.fixture
+def run_layer():
+    from layer_cases import LayerRunner
+
+    patch = pytest.MonkeyPatch()
+    yield LayerRunner(patch, session_options, use_threads)
+    patch.undo()
+
+
+@pytest.fixture
+def run_chain(run_node, run_op):
+    from layer_cases import ChainRunner
+
+    return ChainRunner(run_node, run_op)
 
 
 @pytest.fixture
