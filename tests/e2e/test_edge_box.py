@@ -72,7 +72,6 @@ def prompts():
 
 def test_the_cache_fits_the_quota_and_all_runs_on_one_processor(box):
     server, group = box
-    cache = server.client.get("/server_info?config_format=json")
     samples = server.client.get("/metrics").text
     line = next(li for li in samples.splitlines() if li.startswith("vllm:cache_config_info{"))
     labels = dict(
@@ -81,7 +80,6 @@ def test_the_cache_fits_the_quota_and_all_runs_on_one_processor(box):
         if "=" in part
     )
     size = int(json.loads(labels["kv_cache_memory_bytes"]))
-    assert cache.status_code in (200, 404)
     if group is None:
         assert size <= WITHOUT_GROUP + 2 * edge_box.MIB
     else:
