@@ -97,10 +97,10 @@ PackedAttributes::PackedAttributes(const Api& api, const abi::OrtKernelInfo* inf
     : PackedAttributes(api.attribute(info, (prefix + "format").c_str(), std::string()),
                        api.attribute(info, (prefix + "N").c_str(), int64_t{0}),
                        api.attribute(info, (prefix + "K").c_str(), int64_t{0}),
-                       api.attribute(info, (prefix + "block_size").c_str(), int64_t{0})) {}
+                       api.attribute(info, (prefix + "block_size").c_str(), int64_t{0}), prefix) {}
 
 PackedAttributes::PackedAttributes(const std::string& format, int64_t n, int64_t k,
-                                   int64_t block_size)
+                                   int64_t block_size, const std::string& prefix)
     : format_name_(format), n_(n), k_(k), block_size_(block_size) {
   bool known = false;
   for (const FormatEntry& entry : kFormats) {

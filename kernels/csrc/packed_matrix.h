@@ -23,8 +23,9 @@ class PackedAttributes {
  public:
   // `prefix` comes before each attribute's name where a node has several matrices. Throws OpError.
   PackedAttributes(const Api& api, const abi::OrtKernelInfo* info, const std::string& prefix = "");
-  // The same from values. Throws OpError.
-  PackedAttributes(const std::string& format, int64_t n, int64_t k, int64_t block_size);
+  // The same from values; `prefix` is for the error texts. Throws OpError.
+  PackedAttributes(const std::string& format, int64_t n, int64_t k, int64_t block_size,
+                   const std::string& prefix = "");
 
   Format format() const { return format_; }
   int64_t n() const { return n_; }

@@ -15,7 +15,6 @@ from ortloom.kernels.pool_values import bfloat16_bits
 WIDTH, OUT, ROWS = 192, 160, 40
 COUNTS = (1, 2, 3, 4, 5, 8, 13, 16, 17, 33)
 MS = "com.microsoft"
-ATTENTION = {f"{DOMAIN}::{op}" for op in OP_POOLS}  # see tests/kernels
 FORM = {"format": "u4", "N": OUT, "K": WIDTH, "block_size": 32}
 
 
