@@ -73,7 +73,7 @@ def test_parts_and_whole_are_the_same_bytes(name, quant, bundles):
     (weights,) = manifest.weights
     tensors = {t.name: t for t in weights.tensors}
     parts = [t for t in weights.tensors if t.part_of is not None]
-    kinds = {None: ("weight.f32",), "int4": ("weight.u4", "weight.scales")}[quant]
+    kinds = {None: ("weight.f32",), "int4": ("weight.u4", "weight.scales", "weight.mins")}[quant]
     layers = range(manifest.architecture.num_layers)
     assert {t.part_of for t in parts} == {
         *(f"model.layers.{i}.self_attn.qkv.{kind}" for i in layers for kind in (*kinds, "bias")),

@@ -15,6 +15,7 @@ from ortloom.exporter.options import Storage
 from ortloom.exporter.progress import LineProgress
 from ortloom.exporter.structure import ALLOWED, require_structure
 from ortloom.exporter.variants import derive, to_bytes
+from ortloom.kernels.layer_contract import pool_slots
 
 
 class Layer(torch.nn.Module):
@@ -129,13 +130,14 @@ def test_structure_is_checked(config):
     require_structure(model, 1)
     with pytest.raises(UnsupportedModel, match="1 attention ops for 2 layers"):
         require_structure(model, 2)
-    node = next(n for n in model.graph if n.op_type == "RMSNormalization")
-    node.op_type = "Softplus"
+    node = next(n for n in model.graph if n.domain == "")
+    kept, node.op_type = node.op_type, "Softplus"
     with pytest.raises(UnsupportedModel, match=r"ai\.onnx::Softplus"):
         require_structure(model, 1)
-    node.op_type = "RMSNormalization"
-    attention = next(n for n in model.graph if n.op_type == "PagedAttention")
-    attention.replace_input_with(3, attention.inputs[4])
+    node.op_type = kept
+    attention = next(n for n in model.graph if pool_slots(n.op_type) is not None)
+    places = pool_slots(attention.op_type).inputs
+    attention.replace_input_with(places["key_cache"], attention.inputs[places["value_cache"]])
     with pytest.raises(UnsupportedModel, match="pool"):
         require_structure(model, 1)
 

@@ -36,14 +36,30 @@ def zig():
     return folder / "ziglang" / "zig"
 
 
+def download(package, folder):
+    """Fetch a Debian package; where apt has no lists, or old ones, after lists of our own."""
+    # apt gives up its rights while it downloads, where it has any, and the folder is not its.
+    apt = ["apt-get", "-o", "APT::Sandbox::User=root"]
+    first = subprocess.run(
+        [*apt, "download", package], cwd=folder, capture_output=True, check=False
+    )
+    if first.returncode == 0:
+        return
+    state = TOOLS / "apt"
+    for kind in ("lists", "cache"):
+        (state / kind / "partial").mkdir(parents=True, exist_ok=True)
+    apt += ["-o", f"Dir::State::Lists={state / 'lists'}", "-o", f"Dir::Cache={state / 'cache'}"]
+    run(*apt, "update", cwd=folder)
+    run(*apt, "download", package, cwd=folder)
+
+
 def unpacked(package, member):
     """A file or folder of a Debian package, which apt downloads and dpkg unpacks."""
     folder = TOOLS / package
     if not (folder / member).exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        # apt gives up its rights while it downloads, where it has any, and the folder is not its.
-        run("apt-get", "-o", "APT::Sandbox::User=root", "download", package, cwd=folder)
+        download(package, folder)
         (archive,) = folder.glob("*.deb")
         run("dpkg", "-x", archive, folder)
         archive.unlink()

@@ -22,11 +22,6 @@ class CountingRunner(FakeModelRunner):
         self.provider_report = ProviderReport("fake", "fake", "counts", {"cuda": "no device"})
         self.notices = ("this model only counts",)
 
-    def warm_up(self):
-        gate = os.environ.get("FAKE_GATE")  # a file that must be there first
-        while gate and not os.path.exists(gate):
-            time.sleep(0.01)
-
     def execute(self, plan):
         time.sleep(self.step_seconds)
         rows = []
@@ -39,6 +34,9 @@ class CountingRunner(FakeModelRunner):
 def load(config):
     if os.environ.get("FAKE_FAIL"):
         raise ManifestError("the fake bundle was changed")
+    gate = os.environ.get("FAKE_GATE")  # a file that must be there before the first step
+    while gate and not os.path.exists(gate):
+        time.sleep(0.01)
     return CountingRunner()
 
 
