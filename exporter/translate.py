@@ -21,8 +21,6 @@ OPSET = 23
 def _schema() -> onnx.defs.OpSchema:
     schema = onnx.defs.OpSchema
     option = schema.FormalParameterOption
-    optional = {"cos_cache", "sin_cache", "head_sink", "q_norm_weight", "k_norm_weight"}
-    optional |= {"k_scale", "v_scale", "attention_metadata"}
     integers = {
         "cumulative_sequence_length",
         "past_seqlens",
@@ -34,7 +32,7 @@ def _schema() -> onnx.defs.OpSchema:
         schema.FormalParameter(
             name,
             "I" if name in integers else "T",
-            param_option=option.Optional if name in optional else option.Single,
+            param_option=option.Optional if name in contract.OPTIONAL_INPUTS else option.Single,
         )
         for name in contract.INPUTS
     ]

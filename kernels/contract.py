@@ -97,6 +97,12 @@ INPUTS = (
     "v_scale",  # [num_blocks, block_size, KH] f32: int8 pools only, which need it
     "attention_metadata",  # reserved, optional
 )
+OPTIONAL_INPUTS = frozenset(
+    {"key", "value", "cos_cache", "sin_cache", "head_sink", "q_norm_weight", "k_norm_weight"}
+    | {"k_scale", "v_scale", "attention_metadata"}
+)
+"""Inputs a node may leave out; an op of int8 pools still needs both scales."""
+
 OUTPUTS = ("output", "key_cache_out", "value_cache_out")
 SCALE_OUTPUTS = ("k_scale_out", "v_scale_out")
 """Outputs 3 and 4 of the op of int8 pools."""

@@ -12,7 +12,8 @@ from ortloom.errors import KernelUnavailable
 from ortloom.kernels.library import library_path
 
 ISA_VARIABLE = "ORTLOOM_CPU_ISA"
-"""Forces a tier by name; an unknown name or a tier the CPU cannot run is an error."""
+"""Forces a tier by name; an unknown name or a tier the CPU cannot run is an error. As for the other
+variables, nothing and "auto" leave the choice to the library."""
 
 ISA_ALIAS_VARIABLE = "VT_CPU_MATMUL_TIER"
 """Read where ORTLOOM_CPU_ISA is not set, as the next ones are."""

@@ -16,6 +16,11 @@ LIBRARY_VARIABLE = "ORTLOOM_OPS_LIBRARY"
 LIBRARY_NAME = "libortloom_ops.dylib" if sys.platform == "darwin" else "libortloom_ops.so"
 
 
+def library_is_named() -> bool:
+    """Whether the environment names a library, so that nothing else may stand in for it."""
+    return bool(os.environ.get(LIBRARY_VARIABLE))
+
+
 def library_path() -> Path:
     """The op library: the one that ORTLOOM_OPS_LIBRARY names, else the installed one.
 

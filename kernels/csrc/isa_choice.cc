@@ -1,6 +1,6 @@
 // Which tier is used: what the environment asks for, and the refusal of what cannot be had.
 //
-//   ORTLOOM_CPU_ISA       a tier's name; nothing else is read then
+//   ORTLOOM_CPU_ISA       a tier's name, and nothing else is read then; or auto
 //   VT_CPU_MATMUL_TIER    a tier's name
 //   VT_CPU_Q8_DOT         auto, portable (no dot product instruction of arm64), sdot
 //   VT_CPU_QUANT_MMLA     auto, 0 (no int8 matrix instruction of arm64), 1
@@ -106,7 +106,7 @@ class Choice {
 
 const Tier& choose_tier() {
   const Wish own = wish_of("ORTLOOM_CPU_ISA");
-  if (own.value != nullptr) return *named(own, own.value, true);
+  if (own.value != nullptr && !is_one_of(own.value, {"auto"})) return *named(own, own.value, true);
   Choice choice;
   const Wish all = wish_of("VT_CPU_MATMUL_TIER");
   if (all.value != nullptr && !is_one_of(all.value, {"auto"})) choice.force(all, all.value, true);

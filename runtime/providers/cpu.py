@@ -5,6 +5,7 @@ import onnxruntime as ort
 from ortloom.errors import KernelUnavailable
 from ortloom.kernels import load, team
 from ortloom.kernels.isa import tier_is_forced
+from ortloom.kernels.library import library_is_named
 from ortloom.models.manifest import Manifest
 from ortloom.runtime.providers.gpu_probe import missing_graph
 from ortloom.runtime.providers.host_options import SPIN_MICROSECONDS, host_session_options
@@ -24,8 +25,8 @@ class CpuProvider(PlainProvider):
         """Needs a cpu graph, and an op library that loads and passes its self-test.
 
         Raises:
-            KernelUnavailable: an instruction-set tier is forced and cannot be had; a forced tier
-                fails closed, so no other provider may take over.
+            KernelUnavailable: an instruction-set tier is forced or a library named that cannot be
+                had; both fail closed, so no other provider may take over.
         """
         missing = missing_graph(manifest, self.graph_variant)
         if missing is not None:
@@ -33,7 +34,7 @@ class CpuProvider(PlainProvider):
         try:
             load.self_test()
         except KernelUnavailable as error:
-            if tier_is_forced():
+            if tier_is_forced() or library_is_named():
                 raise
             return str(error)
         return None

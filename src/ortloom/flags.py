@@ -60,7 +60,8 @@ GROUPS: dict[str, str] = {
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row. `name` is the long form with dashes; `aliases` other spellings, short ones with one
-    dash included; `why` names a sentence of `FlagTable.reasons`."""
+    dash included; `refused` those of `choices` that are known, and refused with a reason of their
+    own; `why` names a sentence of `FlagTable.reasons`."""
 
     name: str
     group: str
@@ -70,9 +71,15 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     aliases: tuple[str, ...] = ()
     negative: str | None = None
     choices: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     same: tuple[object, ...] = ()
     help: str = ""
     why: str = ""
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """What a user may choose: `choices` without `refused`."""
+        return tuple(choice for choice in self.choices if choice not in self.refused)
 
     def is_default(self, value: object) -> bool:
         """Whether a parsed value asks for nothing beyond what happens without the flag."""

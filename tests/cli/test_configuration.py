@@ -166,6 +166,14 @@ def test_every_kind_of_cache_in_the_table_is_taken_or_refused():
     assert {*CACHE_CHOICES} == {*ACCEPTED, "int8", *EIGHT_BIT, *REFUSED}
 
 
+def test_an_unknown_kind_of_cache_is_offered_only_what_can_be_had():
+    assert {*flag_table().by_name("--kv-cache-dtype").refused} == {*REFUSED}
+    with pytest.raises(ConfigError, match="invalid choice: 'int7'") as got:
+        plan("--kv-cache-dtype", "int7")
+    _, _, offered = str(got.value).partition("choose from ")
+    assert offered.rstrip(")").split(", ") == [k for k in CACHE_CHOICES if k not in REFUSED]
+
+
 @pytest.mark.parametrize(("line", "read", "value"), WORKING, ids=lambda x: str(x)[:40])
 def test_working_flags_reach_the_configuration(line, read, value):
     assert read(config(*line.split())) == value

@@ -54,6 +54,16 @@ def test_the_alias_is_read_where_the_own_variable_is_not_set(monkeypatch):
     assert load.isa_tier() == "portable"
 
 
+@pytest.mark.parametrize("variable", ["ORTLOOM_CPU_ISA", "VT_CPU_MATMUL_TIER", "VT_CPU_Q8_DOT"])
+def test_auto_forces_nothing(variable, monkeypatch):
+    for name in (isa.ISA_VARIABLE, isa.ISA_ALIAS_VARIABLE, *isa.DOT_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    best = load.isa_tier()
+    monkeypatch.setenv(variable, "auto")
+    assert not isa.tier_is_forced()
+    assert load.isa_tier() == best
+
+
 def test_an_unknown_tier_fails_closed(monkeypatch):
     monkeypatch.setenv(isa.ISA_VARIABLE, "sse9")
     with pytest.raises(KernelUnavailable, match="sse9 is unknown; choices: portable"):

@@ -105,6 +105,6 @@ def _operand(flag: Flag) -> str:
     if flag.kind in ("switch", "flag"):
         return ""
     if flag.kind == "choice":
-        return " {" + ",".join(flag.choices) + "}"
+        return " {" + ",".join(flag.offered) + "}"
     name = flag.name.lstrip("-").split("-")[-1].upper()
     return f" {name} [{name} ...]" if flag.kind in ("list", "ints") else f" {name}"

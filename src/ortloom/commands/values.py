@@ -66,7 +66,7 @@ def _json_list(text: str) -> object:
 def _choice(flag: Flag, text: str) -> str:
     if text in flag.choices:
         return text
-    raise ValueError(f"invalid choice: '{text}' (choose from {', '.join(flag.choices)})")
+    raise ValueError(f"invalid choice: '{text}' (choose from {', '.join(flag.offered)})")
 
 
 def parse_value(flag: Flag, text: str) -> object:

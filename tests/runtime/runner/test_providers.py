@@ -155,3 +155,17 @@ def test_a_forced_tier_that_cannot_be_had_fails_closed(bundle, extra):
     assert done.returncode == 1
     assert done.stdout.startswith("KernelUnavailable")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("named", ["absent.so", ".", "text.so", "libc.so.6"])
+def test_a_named_library_that_is_none_fails_closed(bundle, named, tmp_path):
+    (tmp_path / "text.so").write_text("no library")
+    path = named if named == "libc.so.6" else str(tmp_path / named)
+    if named == "libc.so.6":  # a real library, without our ops
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        path = next(line.split()[-1] for line in maps if named in line)
+    done = load_with(bundle, ORTLOOM_OPS_LIBRARY=path, ORTLOOM_CPU_ISA="")
+    assert done.returncode == 1
+    assert done.stdout.startswith("KernelUnavailable")
+    assert path in done.stdout
+    assert "Traceback" not in done.stderr
