@@ -14,7 +14,7 @@ FLOATS: dict[str, Format] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 TABLES = (EMBEDDING, HEAD)
 """Matrices with a row a token. Rounded to 4 bits the output layer's error goes straight into the
 logits: of the demo model's KL divergence from fp32 it made a third, for a sixth of the bytes. So
-int4 stores such a matrix with 8 bits, as other tools do."""
+int4 stores such a matrix with 8 bits, as other tools do, unless `Storage.lm_head_quant` says 4."""
 
 
 ROUTER = ".mlp.gate.weight"
@@ -64,16 +64,15 @@ def choose_form(
         and not name.endswith(ROUTER)
         and shape[-1] % ACTIVATION_GROUP == 0
     ):
-        return _rounded(name, shape[-1], quant)
+        eight_bits = quant == "int8" or (name in TABLES and storage.lm_head_quant == "int8")
+        return PackedForm("u8", BLOCK) if eight_bits else _fitted(shape[-1])
     if not read_as_linear and plain.format == "f32":
         return None
     return plain
 
 
-def _rounded(name: str, width: int, quant: str) -> PackedForm:
-    """The form of a matrix that is rounded at export."""
-    if quant == "int8" or name in TABLES:
-        return PackedForm("u8", BLOCK)
+def _fitted(width: int) -> PackedForm:
+    """The form of a matrix of rows of `width` that is rounded to 4 bits."""
     if width % FIT_BLOCK == 0:
         return PackedForm("u4", FIT_BLOCK, has_mins=True)
     return PackedForm("u4", BLOCK)

@@ -7,6 +7,7 @@ import msgspec
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 Quant = Literal["int4", "int8", "keep"]
+HeadQuant = Literal["int4", "int8"]
 
 SUPPORTED_TARGETS = ("cpu", "plain")
 
@@ -17,12 +18,14 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         dtype: of matrices that are not quantised.
         quant: int8 = blocks of 32 with a scale; int4 = fitted blocks of 64 with a scale and a
-            minimum, the output layer as in int8; keep = each matrix in the source's own blocks and
-            element type, with its own values.
+            minimum; keep = each matrix in the source's own blocks and element type, with its own
+            values.
+        lm_head_quant: of the output layer and the embedding table where `quant` is int4.
     """
 
     dtype: Dtype = "fp32"
     quant: Quant | None = None
+    lm_head_quant: HeadQuant = "int8"
 
 
 class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +36,7 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         output: the bundle folder to make.
         dtype: of weight matrices that are not quantised; activations are fp32.
         quant: see `Storage`.
+        lm_head_quant: see `Storage`.
         check: compare the finished graph with transformers before the bundle appears.
         check_layers: layers of the model the check builds; None = all of them.
         dry_run: only plan.
@@ -47,6 +51,7 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     output: str
     dtype: Dtype = "fp32"
     quant: Quant | None = None
+    lm_head_quant: HeadQuant = "int8"
     check: bool = False
     check_layers: int | None = None
     dry_run: bool = False
@@ -64,4 +69,4 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def storage(self) -> Storage:
         """How weight matrices are stored."""
-        return Storage(dtype=self.dtype, quant=self.quant)
+        return Storage(dtype=self.dtype, quant=self.quant, lm_head_quant=self.lm_head_quant)

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortloom.errors import UnsupportedModel
 from ortloom.exporter.architectures import require_supported
 from ortloom.exporter.options import SUPPORTED_TARGETS, ExportOptions
+from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.packed_weights import DTYPES
-from ortloom.exporter.parameters import require_parameters, settle_ties
+from ortloom.exporter.parameters import EMBEDDING, HEAD, require_parameters, settle_ties
 from ortloom.exporter.plan import ExportPlan, plan, require_resources
 from ortloom.exporter.progress import Progress
 from ortloom.exporter.quiet import quiet_libraries
@@ -147,15 +148,21 @@ def _quantization(
     if not forms:
         return Quantization(method="source" if native else "none")
     sizes = {form.block_size for form in forms}
+    head = built.forms.get(HEAD) or built.forms.get(EMBEDDING)
     return Quantization(
         method="source" if native else "rtn",
-        bits=4 if any(form.element_bits == 4 for form in forms) else 8,
+        bits=min(_code_bits(form) for form in forms),
+        lm_head_bits=_code_bits(head) if head is not None and head.quantised else None,
         block_size=sizes.pop() if len(sizes) == 1 else None,
         symmetric=not any(form.has_mins for form in forms),
         activation_bits=8,
         requantised=checkpoint.quantised and not native,
         excluded=built.excluded,
     )
+
+
+def _code_bits(form: PackedForm) -> Literal[4, 8]:
+    return 4 if form.element_bits == 4 else 8
 
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:

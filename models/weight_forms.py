@@ -26,10 +26,12 @@ def quant_name(method: str, bits: int | None) -> str | None:
 class Quantization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How weight matrices are stored. method none = as `Dtypes.weights` says; rtn = rounded at
     export; source = in the blocks of the source, with its values. `bits` are the fewest of any
-    matrix; `block_size` is None where matrices differ."""
+    matrix; `lm_head_bits` those of the output layer, None where it has no codes; `block_size` is
+    None where matrices differ."""
 
     method: Literal["none", "rtn", "source"] = "none"
     bits: Literal[4, 8] | None = None
+    lm_head_bits: Literal[4, 8] | None = None
     block_size: int | None = None
     symmetric: bool = True
     activation_bits: int | None = None  # to which a linear layer rounds its input

@@ -72,6 +72,21 @@ def test_check_of_an_existing_output(made, ortloom, tmp_path):
     fails(ortloom("verify", copy), 1, "model.bin")
 
 
+def test_the_output_layer_can_have_four_bits(made, ortloom, tmp_path):
+    source, _, _ = made
+    out, command = tmp_path / "out", ("export", source, "-o", tmp_path / "out", "--quant", "int4")
+    four = (*command, "--lm-head-quant", "int4")
+    assert ortloom(*four).returncode == 0
+    quantization = json.loads((out / "manifest.json").read_bytes())["quantization"]
+    assert quantization["lm_head_bits"] == 4
+    assert ortloom(*four, "--check").returncode == 0
+    fails(ortloom(*command, "--check"), 8, "stale", "output layer is int4")
+    assert ortloom(*command, "--force").returncode == 0
+    quantization = json.loads((out / "manifest.json").read_bytes())["quantization"]
+    assert quantization["lm_head_bits"] == 8
+    fails(ortloom(*four, "--check"), 8, "stale", "output layer is int8")
+
+
 def test_dry_run_plans_without_writing(checkpoint, ortloom, tmp_path):
     done = ortloom("export", checkpoint, "-o", tmp_path / "out", "--dry-run")
     assert done.returncode == 0
@@ -91,6 +106,8 @@ def test_dry_run_plans_without_writing(checkpoint, ortloom, tmp_path):
         (["-o", "x", "--targets", ","], "at least one"),
         (["-o", "x", "--quant", "int3"], "invalid choice"),
         (["-o", "x", "--dtype", "fp8"], "invalid choice"),
+        (["-o", "x", "--quant", "int8", "--lm-head-quant", "int4"], "goes with --quant int4 only"),
+        (["-o", "x", "--lm-head-quant", "int8"], "goes with --quant int4 only"),
         (["-o", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )

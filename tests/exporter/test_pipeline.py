@@ -55,6 +55,17 @@ def test_the_plan_knows_the_size_to_the_byte(name, quant, checkpoints, bundles):
     assert planned.kv_bytes_per_token == manifest.bytes_per_token()
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_four_bit_output_layer_is_planned_and_recorded(name, tiny, checkpoints, tmp_path):
+    asked = {"quant": "int4", "lm_head_quant": "int4"}
+    planned = plan(options(checkpoints(name), "unused", **asked)).weight_bytes["cpu"]
+    assert planned <= plan(options(checkpoints(name), "unused", quant="int4")).weight_bytes["cpu"]
+    tiny.run_export(checkpoints(name), tmp_path / "out", **asked)
+    manifest = Manifest.load(tmp_path / "out")
+    assert manifest.quantization.lm_head_bits == 4
+    assert 0 <= planned - manifest.weight_bytes("cpu") < 64 * 1024
+
+
 def test_a_dry_run_needs_the_config_alone_and_no_torch(checkpoints, tmp_path):
     (tmp_path / "config.json").write_bytes((checkpoints("qwen3") / "config.json").read_bytes())
     code = (

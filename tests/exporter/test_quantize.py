@@ -72,6 +72,8 @@ def test_a_scale_beyond_fp16_is_refused():
         ("a.up_proj.weight", (64, 128), True, Storage(quant="int4"), FITTED),
         ("a.up_proj.weight", (64, 96), True, Storage(quant="int4"), PackedForm("u4", 32)),
         ("lm_head.weight", (64, 128), True, Storage(quant="int4"), PackedForm("u8", 32)),
+        ("lm_head.weight", (64, 128), True, Storage(quant="int4", lm_head_quant="int4"), FITTED),
+        ("lm_head.weight", (64, 128), True, Storage(quant="int8"), PackedForm("u8", 32)),
         ("a.up_proj.weight", (64, 128), True, Storage(quant="int8"), PackedForm("u8", 32)),
         ("a.up_proj.weight", (64, 72), True, Storage(quant="int4"), PackedForm("f32")),
         ("a.up_proj.weight", (64, 72), True, Storage(), PackedForm("f32")),

@@ -65,6 +65,12 @@ def build_parser() -> argparse.ArgumentParser:
         "element type, with its own values (GGUF)",
     )
     parser.add_argument(
+        "--lm-head-quant",
+        choices=("int8", "int4"),
+        help="the output layer and the embedding table with --quant int4 (default int8: at 4 bits "
+        "they are read faster, and cost more of the accuracy than all other matrices)",
+    )
+    parser.add_argument(
         "--targets",
         default=",".join(TARGETS),
         help=f"graph variants, comma-separated (default {','.join(TARGETS)})",
@@ -101,8 +107,17 @@ def run(tokens: list[str]) -> int:
     output: str = args.output or ""
     if not output and not args.dry_run:
         raise ConfigError("the following arguments are required: -o/--output")
+    if args.lm_head_quant is not None and args.quant != "int4":
+        raise ConfigError("argument --lm-head-quant: it goes with --quant int4 only")
     if args.check and not args.force and not args.dry_run and _is_bundle(output):
-        check_existing(Path(args.source), Path(output), args.quant, DTYPES[args.dtype], targets)
+        check_existing(
+            Path(args.source),
+            Path(output),
+            args.quant,
+            args.lm_head_quant,
+            DTYPES[args.dtype],
+            targets,
+        )
         print(output)
         return 0
     if not args.dry_run:
@@ -114,6 +129,7 @@ def run(tokens: list[str]) -> int:
         output=output,
         dtype=DTYPES[args.dtype],
         quant=args.quant,
+        lm_head_quant=args.lm_head_quant or "int8",
         check=args.check,
         check_layers=args.check_layers,
         dry_run=args.dry_run,

@@ -14,7 +14,12 @@ from ortloom.models.weight_forms import WEIGHT_TYPES
 
 
 def check_existing(
-    source: Path, output: Path, quant: str | None, dtype: str, targets: Sequence[str]
+    source: Path,
+    output: Path,
+    quant: str | None,
+    lm_head_quant: str | None,
+    dtype: str,
+    targets: Sequence[str],
 ) -> Manifest:
     """Check a bundle against its own manifest and against the source and options.
 
@@ -27,13 +32,18 @@ def check_existing(
         manifest.verify_weights(output)
     except ManifestError as error:
         raise ArtefactStale(f"'{output}' is not intact: {error}") from None
-    for reason in _differences(manifest, source, quant, dtype, targets):
+    for reason in _differences(manifest, source, quant, lm_head_quant, dtype, targets):
         raise ArtefactStale(f"'{output}' is stale: {reason}")
     return manifest
 
 
 def _differences(
-    manifest: Manifest, source: Path, quant: str | None, dtype: str, targets: Sequence[str]
+    manifest: Manifest,
+    source: Path,
+    quant: str | None,
+    lm_head_quant: str | None,
+    dtype: str,
+    targets: Sequence[str],
 ) -> list[str]:
     reasons: list[str] = []
     if manifest.producer.version != __version__:
@@ -41,6 +51,9 @@ def _differences(
     have = manifest.quantization.asked
     if have != quant:
         reasons.append(f"quantisation is {have or 'none'}, asked for {quant or 'none'}")
+    head = manifest.quantization.lm_head_bits
+    if have == quant == "int4" and head is not None and f"int{head}" != (lm_head_quant or "int8"):
+        reasons.append(f"the output layer is int{head}, asked for {lm_head_quant or 'int8'}")
     if quant != "keep" and manifest.dtypes.weights != WEIGHT_TYPES[dtype]:
         reasons.append(f"weights are {manifest.dtypes.weights}, asked for {WEIGHT_TYPES[dtype]}")
     missing = sorted(set(targets) - set(manifest.targets))
