@@ -9,11 +9,13 @@ parent.
 
 import argparse
 import gc
+import importlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -104,8 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address", required=True, help="ZeroMQ address to bind, ipc://PATH")
     parser.add_argument("--config", default="-", help="JSON file, or - for standard input")
     parser.add_argument("--parent", type=int, help="pid to end with; default: the parent's")
+    parser.add_argument(
+        "--ahead", action="store_true", help="load modules before the configuration is there"
+    )
     options = parser.parse_args(arguments)
     die_with_parent(os.getppid() if options.parent is None else options.parent)
+    if options.ahead:
+        with suppress(Exception):  # load_runner meets it again and reports it
+            importlib.import_module("ortloom.runtime.model_runner")
     try:
         config = read_config(options.config)
     except ConfigError as error:

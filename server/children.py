@@ -1,23 +1,15 @@
-"""The supervisor's child processes: one engine, N fronts.
+"""What the supervisor tells its child processes: one engine, N fronts (spawn.py starts them)."""
 
-They are started by module name in process groups of their own, so that Ctrl-C in a terminal
-reaches the supervisor only, which then stops them in order.
-"""
-
-import os
 import signal
 import socket
 import subprocess
-import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
 from ortloom.config import Config
-from ortloom.server.control import FrameReader, FrontReady, Handoff, frame, nameless_file
-
-ENGINE_MODULE = "ortloom.runtime.engine_process"
-FRONT_MODULE = "ortloom.server.front"
+from ortloom.server.control import FrameReader, FrontReady, Handoff, frame
 
 
 @dataclass(slots=True, eq=False)
@@ -49,59 +41,33 @@ class Front:
             del self.outbox[:sent]
 
 
-def start_engine(config: Config, address: str) -> "subprocess.Popen[bytes]":
-    """Start the engine; its configuration, without the API keys, is its standard input."""
+def configure_engine(process: "subprocess.Popen[bytes]", config: Config) -> None:
+    """Give an engine its configuration, without the API keys; one that is gone loses it."""
     front = msgspec.structs.replace(config.front, api_keys=())
     data = msgspec.json.encode(msgspec.structs.replace(config, front=front))
-    descriptor = nameless_file(data)
-    try:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", ENGINE_MODULE),
-                *("--address", address, "--config", "-", "--parent", str(os.getpid())),
-            ],
-            stdin=descriptor,
-            process_group=0,
-        )
-    finally:
-        os.close(descriptor)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(data)
 
 
-def start_front(
-    config: Config, index: int, address: str, started: float, listener: socket.socket
+def hand_over(
+    process: "subprocess.Popen[bytes]",
+    control: socket.socket,
+    handoff: Handoff,
+    listener: socket.socket,
 ) -> Front:
-    """Start one front on the listening socket.
+    """Give a front what it needs to serve; one that is gone loses it.
 
     Args:
-        config: the tree.
-        index: 0 … num_fronts - 1; a replacement has the index of the one that died.
-        address: the engine's.
-        started: unix seconds of the supervisor's start.
-        listener: the bound socket.
+        process: the front.
+        control: our end of its control socket.
+        handoff: its message.
+        listener: the bound socket, which travels beside the message.
     """
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    handoff = Handoff(
-        config=config,
-        index=index,
-        engine_address=address,
-        started=started,
-        listen_fd=listener.fileno(),
-        control_fd=theirs.fileno(),
-        supervisor=os.getpid(),
-    )
-    descriptor = nameless_file(msgspec.msgpack.encode(handoff))
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", FRONT_MODULE, "--handoff-fd", str(descriptor)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(descriptor, listener.fileno(), theirs.fileno()),
-            process_group=0,
-        )
-    finally:
-        os.close(descriptor)
-        theirs.close()
-    return Front(index=index, process=process, control=ours)
+    with suppress(OSError):
+        socket.send_fds(control, [frame(handoff)], [listener.fileno()])
+    control.setblocking(False)
+    return Front(index=handoff.index, process=process, control=control)
 
 
 def terminate(process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> None:

@@ -1,12 +1,12 @@
 """What the supervisor and its fronts say to each other, over one socket pair a front.
 
-Frames are a four-byte little-endian length and a msgpack message. The configuration reaches a
-front as a `Handoff` in an inherited file without a name, never as an argument, because argument
-lists can be read by every user of the machine.
+Frames are a four-byte little-endian length and a msgpack message. The first one a front gets is
+the `Handoff` with its configuration: never an argument, because argument lists can be read by every
+user of the machine. The listening socket travels beside it.
 """
 
 import os
-import tempfile
+import socket
 
 import msgspec
 
@@ -18,15 +18,12 @@ _LENGTH = 4
 
 
 class Handoff(msgspec.Struct):
-    """All that a front needs to start. The descriptors are inherited ones."""
+    """All that a front needs to start, but for the listening socket."""
 
     config: Config
     index: int
     engine_address: str
     started: float  # unix seconds of the supervisor's start
-    listen_fd: int
-    control_fd: int
-    supervisor: int  # pid; the front ends with it
 
 
 class FrontReady(msgspec.Struct, tag="ready"):
@@ -107,14 +104,17 @@ class FrameReader:
         return bodies
 
 
-def nameless_file(data: bytes) -> int:
-    """A descriptor of a file that has this content and no name, positioned at its start."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("ortloom", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+def receive_handoff(control: socket.socket) -> tuple[Handoff, socket.socket] | None:
+    """Wait for a front's first message and the listening socket; None = the supervisor is gone."""
+    head, descriptors, _, _ = socket.recv_fds(control, _LENGTH, 1)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    if len(head) == _LENGTH and descriptors:
+        length = int.from_bytes(head, "little")
+        body = control.recv(length, socket.MSG_WAITALL)  # no more: what follows is not ours
+        if len(body) == length:
+            listener = socket.socket(fileno=descriptors[0])
+            return msgspec.msgpack.decode(body, type=Handoff), listener
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return None

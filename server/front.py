@@ -1,4 +1,7 @@
-"""The front process: `python -m ortloom.server.front --handoff-fd N`, started by the supervisor."""
+"""The front process: `python -m ortloom.server.front --control-fd N --parent PID`.
+
+The supervisor starts it; what to serve, and on which socket, is the first message on N.
+"""
 
 import argparse
 import asyncio
@@ -10,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from sanic import Sanic
 
 from ortloom import logs
@@ -23,7 +25,7 @@ from ortloom.parent_death import die_with_parent
 from ortloom.runtime.zmq_client import ZmqClient
 from ortloom.server.app import create_app, route_lines
 from ortloom.server.context import FrontContext
-from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame
+from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame, receive_handoff
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.protocol import LoomProtocol
 from ortloom.server.supervisor_link import SupervisorLink
@@ -95,7 +97,9 @@ class Stopper:
         asyncio.get_running_loop().stop()
 
 
-def run_app(app: Sanic, front: FrontContext, handoff: Handoff, control: socket.socket) -> None:
+def run_app(
+    app: Sanic, front: FrontContext, listener: socket.socket, control: socket.socket
+) -> None:
     """Serve until SIGTERM or the supervisor's Drain; the drain is a listener of the app."""
     stopper = Stopper(app)
     link = SupervisorLink(control, front, stopper.request)
@@ -120,7 +124,7 @@ def run_app(app: Sanic, front: FrontContext, handoff: Handoff, control: socket.s
     gc.collect()
     gc.freeze()  # what loading made lives for ever
     app.run(
-        sock=socket.socket(fileno=handoff.listen_fd),
+        sock=listener,
         protocol=LoomProtocol,
         single_process=True,
         backlog=_BACKLOG,
@@ -144,13 +148,16 @@ async def _report_ready(app: Sanic, front: FrontContext, link: SupervisorLink) -
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry of the process; returns the exit code."""
     parser = argparse.ArgumentParser(prog="ortloom-front", description="One ortloom front.")
-    parser.add_argument("--handoff-fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int, required=True, help="end of a socket pair")
+    parser.add_argument("--parent", type=int, required=True, help="pid to end with")
     options = parser.parse_args(arguments)
-    with open(options.handoff_fd, "rb") as file:
-        handoff = msgspec.msgpack.decode(file.read(), type=Handoff)
-    die_with_parent(handoff.supervisor)
+    die_with_parent(options.parent)
+    control = socket.socket(fileno=options.control_fd)
+    received = receive_handoff(control)
+    if received is None:
+        return 0  # the supervisor ended before there was anything to serve
+    handoff, listener = received
     logs.set_up(handoff.config.log.level, f"front-{handoff.index}")
-    control = socket.socket(fileno=handoff.control_fd)
     try:
         front = build_context(handoff)
         app = create_app(front)
@@ -162,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.debug("%s", text, exc_info=error)
         control.sendall(frame(FrontFailed(" ".join(text.split()), 1)))
         return 1
-    run_app(app, front, handoff, control)
+    run_app(app, front, listener, control)
     return 0
 
 

@@ -11,12 +11,10 @@ No event loop, no Sanic: this process must start in milliseconds and cannot be h
 
 import logging
 import os
-import resource
 import selectors
 import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections import deque
 from types import FrameType
@@ -26,7 +24,13 @@ import msgspec
 from ortloom import logs
 from ortloom.config import Config
 from ortloom.errors import OrtloomError
-from ortloom.server.children import Front, how_it_ended, start_engine, start_front, terminate
+from ortloom.server.children import (
+    Front,
+    configure_engine,
+    hand_over,
+    how_it_ended,
+    terminate,
+)
 from ortloom.server.control import (
     AskTotal,
     Drain,
@@ -34,9 +38,19 @@ from ortloom.server.control import (
     FromFront,
     FrontFailed,
     FrontReady,
+    Handoff,
     PushSnapshot,
 )
 from ortloom.server.listening import CannotListen, bind, url_of
+from ortloom.server.spawn import (
+    EarlyChildren,
+    NoFolder,
+    engine_address,
+    private_folder,
+    raise_file_limit,
+    spawn_engine,
+    spawn_front,
+)
 from ortloom.server.startup_report import curl_line, report_lines
 from ortloom.server.totals import Totals
 
@@ -48,23 +62,24 @@ ENGINE_GONE_LINGER = 3.0  # seconds in which clients still see errors and a 503 
 FRONT_FAILURE_WAIT = 3.0  # seconds for the engine to report the same start-up error itself
 FRONT_STOP_GRACE = 10.0  # beyond the shutdown timeout
 ENGINE_STOP_GRACE = 10.0
-MOST_FILES = 65_536
-LONGEST_FOLDER = 80  # characters; a unix socket's path may have 107
 
 
-class NoFolder(OrtloomError):
-    """There is no place for temporary files."""
+def run(config: Config, early: EarlyChildren | None = None) -> int:
+    """Serve until a signal or a failure; returns the exit code.
 
-
-def run(config: Config) -> int:
-    """Serve until a signal or a failure; returns the exit code."""
+    Args:
+        config: the tree.
+        early: an engine and a front that wait for it; from here on they are the supervisor's.
+    """
     try:
         listener = bind(config.front)
     except CannotListen as error:
+        if early is not None:
+            early.discard()
         return _refused(error)
     with listener:
         try:
-            supervisor = Supervisor(config, listener)
+            supervisor = Supervisor(config, listener, early)
         except NoFolder as error:
             return _refused(error)
         return supervisor.run()
@@ -81,15 +96,19 @@ class Supervisor:
     Args:
         config: the tree.
         listener: the bound, listening socket; closed when stopping begins.
+        early: children that are there already.
     """
 
-    def __init__(self, config: Config, listener: socket.socket) -> None:
+    def __init__(
+        self, config: Config, listener: socket.socket, early: EarlyChildren | None = None
+    ) -> None:
         self._config = config
         self._listener = listener
         self._url = url_of(listener)
         self._started = time.time()
-        self._folder = _private_folder()
-        self._address = f"ipc://{self._folder}/engine"
+        self._early = early
+        self._folder = private_folder() if early is None else early.folder
+        self._address = engine_address(self._folder)
         self._selector = selectors.DefaultSelector()
         self._fronts: dict[int, Front] = {}
         self._respawns: deque[float] = deque()
@@ -106,13 +125,15 @@ class Supervisor:
 
     def run(self) -> int:
         """Start everything and watch it to its end; returns the exit code."""
-        _raise_file_limit()
+        raise_file_limit()
         wake_out, wake_in = socket.socketpair()
         wake_out.setblocking(False)
         wake_in.setblocking(False)
         self._selector.register(wake_out, selectors.EVENT_READ, None)
         self._install_signals(wake_in)
-        self._engine = start_engine(self._config, self._address)
+        early = self._early
+        self._engine = spawn_engine(self._address) if early is None else early.engine
+        configure_engine(self._engine, self._config)
         for index in range(self._config.front.num_fronts):
             self._start_front(index)
         logs.set_up(self._config.log.level, "supervisor")
@@ -204,7 +225,10 @@ class Supervisor:
     # fronts
 
     def _start_front(self, index: int) -> None:
-        front = start_front(self._config, index, self._address, self._started, self._listener)
+        early, self._early = self._early, None
+        process, control = spawn_front() if early is None else (early.front, early.control)
+        handoff = Handoff(self._config, index, self._address, self._started)
+        front = hand_over(process, control, handoff, self._listener)
         self._fronts[index] = front
         self._selector.register(front.control, selectors.EVENT_READ, front)
 
@@ -347,22 +371,6 @@ class Supervisor:
             _remove(self._config.front.uds)
 
 
-def _private_folder() -> str:
-    """A folder for the engine's socket; paths of unix sockets are short by nature.
-
-    Raises:
-        NoFolder: no place can be written to.
-    """
-    try:
-        folder = tempfile.mkdtemp(prefix="ortloom-")
-        if len(folder) > LONGEST_FOLDER:
-            os.rmdir(folder)
-            folder = tempfile.mkdtemp(prefix="ortloom-", dir="/tmp")
-    except OSError as error:
-        raise NoFolder(f"cannot make a folder for temporary files: {error.strerror}") from None
-    return folder
-
-
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
@@ -376,11 +384,3 @@ def _drain(wake: socket.socket) -> None:
             continue
     except BlockingIOError:
         return
-
-
-def _raise_file_limit() -> None:
-    """Every connection is a file descriptor; the usual soft limit of 1024 is soon reached."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -31,6 +31,8 @@ _NOT_YET = {
     "snapshot": "process snapshots",
 }
 
+_MODULES = {"serve": "serve_ahead", "collect-env": "collect_env"}
+
 INTERRUPTED = 130
 
 
@@ -109,7 +111,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
-    module = importlib.import_module(f"ortloom.commands.{name.replace('-', '_')}")
+    module = importlib.import_module(f"ortloom.commands.{_MODULES.get(name, name)}")
     run: Callable[[list[str]], int] = module.run
     return run
 

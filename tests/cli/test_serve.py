@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -163,6 +165,35 @@ def test_the_way_to_the_supervisor_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_first_processes_start_before_anything_heavy_is_loaded():
+    code = (
+        "import sys; import ortloom.cli, ortloom.commands.serve_ahead;"
+        "heavy = ('numpy', 'msgspec', 'sanic', 'asyncio', 'ctypes', 'zmq', 'json');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--nonsense"], 2), (["no-such-model"], 1), (["--port", "x"], 2)]
+)
+def test_a_start_that_fails_leaves_no_process_and_no_folder(ortloom, tmp_path, arguments, code):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    assert ortloom("serve", *arguments, env={"TMPDIR": str(folder)}).returncode == code
+    assert list(folder.iterdir()) == []
+    marked = f"TMPDIR={folder}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            assert marked not in entry.read_bytes().split(b"\0")
+
+
+def test_help_starts_nothing(ortloom, tmp_path):
+    done = ortloom("serve", "--help", env={"TMPDIR": str(tmp_path / "absent")})
+    assert done.returncode == 0
 
 
 def test_a_closed_pipe_is_no_crash(ortloom):

@@ -23,12 +23,19 @@ from ortloom.errors import ConfigError, ExportError, ManifestError
 from ortloom.flags import FlagTable, flag_table
 from ortloom.logs import say
 from ortloom.process_title import blank_arguments
+from ortloom.server.spawn import EarlyChildren
 
 SECRET_FLAGS = frozenset({"--api-key", "--hf-token"})
 
 
-def run(tokens: list[str]) -> int:
-    """Run the command; returns the exit code of the supervisor."""
+def run(tokens: list[str], early: EarlyChildren | None = None) -> int:
+    """Run the command; returns the exit code of the supervisor.
+
+    Args:
+        tokens: the arguments.
+        early: an engine and a front that wait for the configuration; the caller discards them if
+            they were not used.
+    """
     table = flag_table()
     word = help_request(tokens)
     if word is not None:
@@ -41,10 +48,13 @@ def run(tokens: list[str]) -> int:
     blank_arguments(_secrets(args))
     _warn_about_environment(env, args)
     _print_start(args, plan)
+    if early is not None and not (Path(plan.config.model.bundle) / "manifest.json").is_file():
+        early.discard()  # an export comes first, and needs the memory that they hold
+        early = None
     config = with_bundle(plan)
     from ortloom.server.supervisor import run as supervise
 
-    return supervise(config)
+    return supervise(config, early)
 
 
 def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Arguments, ServePlan]:
