@@ -87,8 +87,10 @@ def pad_vocabulary(tokenizer: dict[str, Any], size: int) -> None:
         ValueError: the tokenizer has more ids than that.
     """
     vocabulary = tokenizer["model"]["vocab"]
-    added = [token["id"] for token in tokenizer.get("added_tokens", [])]
-    taken = set(vocabulary.values()) | set(added)
+    # an added token that the vocabulary lacks would get the next free id when the file is loaded
+    for added in tokenizer.get("added_tokens", []):
+        vocabulary.setdefault(added["content"], added["id"])
+    taken = set(vocabulary.values())
     if max(taken) >= size:
         raise ValueError(f"the tokenizer has an id {max(taken)}, beyond a vocabulary of {size}")
     for token in range(size):
