@@ -34,5 +34,5 @@ def prepare(model: Model, precisions: tuple[Precision, ...], threads: int) -> li
         "HF_HUB_OFFLINE": "1",
     }
     note = f"{KV_GIB} GiB KV"
-    memory = expected_bytes(folder)
+    memory = expected_bytes(folder) + (KV_GIB << 30)
     return [Engine("vllm", "bf16", "bf16", command, "http", note, environment, memory=memory)]
