@@ -12,6 +12,7 @@ import fnmatch
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -191,6 +192,8 @@ def machine_facts() -> dict[str, Any]:
 
 def main() -> int:
     options = parse()
+    # engines are in sessions of their own and would outlive a run that ends without a clean-up
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     from ortloom.demo import fetch
 
     begin = time.time()
