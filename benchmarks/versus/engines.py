@@ -22,7 +22,8 @@ class Engine:
 
     `drive` process: `command` is a worker of workers/protocol.py; http: a server, with `{port}` in
     its command. `note` says what the row is where its name does not. `fields` go into each HTTP
-    request. `scores` is False where it gives no log-probabilities.
+    request. `scores` is False where it gives no log-probabilities. `memory` is what it is expected
+    to take when it is loaded, in bytes (memory_plan.py).
     """
 
     peer: str
@@ -36,6 +37,7 @@ class Engine:
     model_name: str = "m"
     scores: bool = True
     score_command: tuple[str, ...] = ()
+    memory: int = 0
 
     @property
     def name(self) -> str:

@@ -32,12 +32,18 @@ class Ratio:
 
 @dataclass
 class Section:
-    """One precision, driven one way."""
+    """One precision, driven one way.
+
+    `trained` is False where the model's predictions mean nothing; `together` says whether the
+    engines stayed loaded beside each other.
+    """
 
     precision: Precision
     drive: Drive
     records: list[Record]
     bounds: dict[str, float] = field(default_factory=dict)
+    trained: bool = True
+    together: bool = True
 
     def best(self, case: Case, ours: bool) -> tuple[str, float] | None:
         """Name and median of the best of ortloom's rows or of the peers'."""
@@ -74,12 +80,17 @@ class Section:
             cells += [spread(record.samples.get(case.name, []), case) for case in cases]
             cells.append(f"{statistics.median(record.cores):.2f}" if record.cores else "-")
             agreement = record.agreement
-            cells += [f"{agreement.top1:.1%}", f"{agreement.kl:.2g}"] if agreement else ["-", "-"]
+            none = "-" if self.trained else "n/a"
+            cells += [f"{agreement.top1:.1%}", f"{agreement.kl:.2g}"] if agreement else [none] * 2
             rows.append(_row(cells))
         if self.bounds:
             cells = [f"{self.bounds[c.name]:.0f}" if c.name in self.bounds else "" for c in cases]
             rows.append(_row(["bound of the machine", *cells, "", "", ""]))
         rows.append("")
+        if not self.trained:
+            rows += ["Random weights: top-1 and KL are not applicable.", ""]
+        if not self.together:
+            rows += ["Each engine was loaded for its turn only, all cases of a round.", ""]
         rows += self._ratio_lines(cases)
         versions = {f"{r.engine.name}: {r.version}" for r in self.records if r.version}
         rows += ["", "Versions: " + "; ".join(sorted(versions))] if versions else []
@@ -111,6 +122,7 @@ class Section:
         return {
             "precision": self.precision,
             "drive": self.drive,
+            "loaded": "together" if self.together else "turn",
             "bounds_tokens_per_second": self.bounds,
             "engines": [_record_json(record) for record in self.records],
             "ratios": [{**dataclasses.asdict(ratio), "met": ratio.met} for ratio in ratios],

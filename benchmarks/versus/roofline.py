@@ -6,6 +6,7 @@ bound is one that no kernel can pass, not one that a kernel is known to reach.
 
 import ctypes
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -20,13 +21,30 @@ READ_REPEATS, PEAK_REPEATS, BF16_REPEATS = 240, 300, 5
 
 @dataclass(frozen=True)
 class Machine:
-    """Bytes read and operations (a multiplication and an addition are two) a second."""
+    """Bytes read and operations (a multiplication and an addition are two) a second.
+
+    0 stands for a unit that the CPU does not have, or whose rate could not be measured; it is never
+    a peak. Memory and fp32 arithmetic every CPU has.
+
+    Raises:
+        ValueError: the rate of memory or of fp32 arithmetic is no positive number.
+    """
 
     threads: int
     read: float
     fp32: float
     int8: float
     bf16: float
+
+    def __post_init__(self) -> None:
+        for name in ("read", "fp32"):
+            rate = getattr(self, name)
+            if not (math.isfinite(rate) and rate > 0):
+                raise ValueError(f"the measured rate of {name} is {rate}")
+        for name in ("int8", "bf16"):
+            rate = getattr(self, name)
+            if not (math.isfinite(rate) and rate > 0):
+                object.__setattr__(self, name, 0.0)
 
     @classmethod
     def measure(cls, threads: int) -> "Machine":
@@ -60,11 +78,18 @@ class Machine:
         )
 
     def peak(self, precision: Precision) -> float:
-        """Of the fastest unit that a precision's matrix products can use."""
-        fallback = self.fp32
-        if precision in ("int4", "int8"):
-            return self.int8 or fallback
-        return (self.bf16 or fallback) if precision == "bf16" else fallback
+        """Of the fastest unit that a precision's matrix products can use.
+
+        All can be computed in fp32, and integers in bf16 as well; so a unit that is missing, or
+        slower than those, is passed over.
+        """
+        usable = {
+            "int4": (self.int8, self.bf16, self.fp32),
+            "int8": (self.int8, self.bf16, self.fp32),
+            "bf16": (self.bf16, self.fp32),
+            "fp32": (self.fp32,),
+        }
+        return max(usable[precision])
 
     def __str__(self) -> str:
         bf16 = f"{self.bf16 / 1e9:.0f} GFLOP/s" if self.bf16 else "no unit"
@@ -117,9 +142,9 @@ class Shape:
         """Of the causal half, for a prompt."""
         return 2.0 * tokens * tokens * self.heads * self.head_dim * self.layers
 
-    def kv_bytes(self, tokens: int) -> float:
-        """Of a context in 8-bit elements, the smallest that an engine here stores."""
-        return 2.0 * tokens * self.layers * self.kv_heads * self.head_dim
+    def kv_elements(self, tokens: int) -> int:
+        """Of a context's keys and values; its bytes in the smallest elements that are stored."""
+        return 2 * tokens * self.layers * self.kv_heads * self.head_dim
 
 
 def bound(machine: Machine, shape: Shape, case: Case, precision: Precision, weights: int) -> float:
@@ -132,6 +157,9 @@ def bound(machine: Machine, shape: Shape, case: Case, precision: Precision, weig
         precision: chooses the unit of the matrix products; attention is counted on the fastest of
             the bf16 and fp32 units, in fp32 on the fp32 one.
         weights: bytes of the weights that a step reads.
+
+    Returns:
+        A positive, finite number.
     """
     peak = machine.peak(precision)
     floating = machine.fp32 if precision == "fp32" else max(machine.bf16, machine.fp32)
@@ -141,7 +169,7 @@ def bound(machine: Machine, shape: Shape, case: Case, precision: Precision, weig
     prefill = max(prefill, weights / machine.read)
     if case.name.startswith("prefill"):
         return case.prompt / prefill
-    context = shape.kv_bytes(case.prompt + case.new // 2) * case.streams
+    context = shape.kv_elements(case.prompt + case.new // 2) * case.streams
     operations = 2.0 * (shape.body + shape.head) * case.streams
     step = max((weights + context) / machine.read, operations / peak)
     if case.name == "decode1":

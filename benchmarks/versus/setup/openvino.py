@@ -4,7 +4,10 @@ import os
 from pathlib import Path
 
 from benchmarks.versus.engines import PEERS, Engine, Precision, worker
-from benchmarks.versus.setup.steps import checkpoint, command, make_venv, say
+from benchmarks.versus.memory_plan import expected_bytes
+from benchmarks.versus.models import Model
+from benchmarks.versus.setup.files import checkpoint
+from benchmarks.versus.setup.steps import command, made, make_venv, say
 
 HOME = PEERS / "openvino"
 PACKAGES = (
@@ -20,7 +23,7 @@ NOT_FOR_THIS_TORCH = ("torchvision",)
 INT4 = ("--group-size", "64", "--ratio", "1.0")
 
 
-def prepare(gguf: Path, precisions: tuple[Precision, ...], threads: int) -> list[Engine]:
+def prepare(model: Model, precisions: tuple[Precision, ...], threads: int) -> list[Engine]:
     """Exports what is missing and returns the engines.
 
     Where the CPU has bf16 the plugin computes in it whatever the IR holds, elsewhere in fp32; what
@@ -38,21 +41,31 @@ def prepare(gguf: Path, precisions: tuple[Precision, ...], threads: int) -> list
     engines = []
     for precision, weights, label, properties in rows:
         if precision in precisions:
-            model = _exported(python, checkpoint(gguf), weights)
-            arguments = (model, f"INFERENCE_NUM_THREADS={threads}", *properties)
+            folder = _exported(python, model, weights)
+            arguments = (folder, f"INFERENCE_NUM_THREADS={threads}", *properties)
             command_line = worker(python, "openvino_worker", *arguments)
-            engines.append(Engine("openvino", precision, label, command_line))
+            memory = expected_bytes(folder)
+            engines.append(Engine("openvino", precision, label, command_line, memory=memory))
     return engines
 
 
-def _exported(python: Path, source: Path, weights: str) -> Path:
-    model = HOME / f"ir-{weights}"
+def _exported(python: Path, source: Model, weights: str) -> Path:
+    home = source.place("openvino")
+    model = home / f"ir-{weights}"
     if not (model / "openvino_model.bin").exists():
         say(f"exporting {model}")
         tool = python.with_name("optimum-cli")
-        parts: list[object] = [tool, "export", "openvino", "-m", source.resolve(), "--task"]
+        parts: list[object] = [
+            tool,
+            "export",
+            "openvino",
+            "-m",
+            checkpoint(source).resolve(),
+            "--task",
+        ]
         parts += ["text-generation-with-past", "--weight-format", weights]
         parts += INT4 if weights == "int4" else ()
         quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-        command([*parts, model], HOME / "export.log", environment=quiet)
+        with made(model) as partial:
+            command([*parts, partial], home / "export.log", environment=quiet)
     return model

@@ -1,12 +1,14 @@
 """Steps that the set-ups share: venvs, downloads, commands with a log."""
 
+import contextlib
+import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.versus.engines import PEERS, ROOT
+from benchmarks.versus.engines import ROOT
 
 NICE = ("nice", "-n", "19")
 
@@ -64,11 +66,24 @@ def make_venv(home: Path, packages: Sequence[str], size: str, remove: Sequence[s
     return python
 
 
-def checkpoint(gguf: Path) -> Path:
-    """The demo model as a plain fp32 Hugging Face folder, for peers that read only those."""
-    folder = PEERS / "hf-fp32"
-    if not (folder / "config.json").exists():
-        say(f"writing {folder} (0.5 GB) from {gguf.name}")
-        script = ROOT / "benchmarks" / "peers" / "hf_checkpoint.py"
-        command([sys.executable, script, gguf, folder], PEERS / "hf-fp32.log")
-    return folder
+@contextlib.contextmanager
+def made(target: Path) -> Iterator[Path]:
+    """A free path beside `target` to make a file or folder at, renamed to it when all went well.
+
+    So what lies at `target` is complete. An unfinished one of an earlier attempt is removed, and so
+    is what lies at `target` already.
+    """
+    partial = target.with_name(target.name + ".partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove(partial)
+    yield partial
+    remove(target)
+    partial.rename(target)
+
+
+def remove(path: Path) -> None:
+    """Deletes a file or a whole folder; nothing there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

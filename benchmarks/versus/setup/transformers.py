@@ -1,17 +1,18 @@
 """transformers' generate(), from the same venv as ortloom's exporter."""
 
 import sys
-from pathlib import Path
 
 from benchmarks.versus.engines import Engine, Precision, worker
-from benchmarks.versus.setup.steps import checkpoint
+from benchmarks.versus.memory_plan import expected_bytes
+from benchmarks.versus.models import Model
+from benchmarks.versus.setup.files import checkpoint
 
 DTYPES: dict[Precision, str] = {"bf16": "bfloat16", "fp32": "float32"}
 
 
-def prepare(gguf: Path, precisions: tuple[Precision, ...], threads: int) -> list[Engine]:
+def prepare(model: Model, precisions: tuple[Precision, ...], threads: int) -> list[Engine]:
     """The engines; nothing is installed."""
-    folder = checkpoint(gguf)
+    folder = checkpoint(model)
     return [
         Engine(
             "transformers",
@@ -19,12 +20,13 @@ def prepare(gguf: Path, precisions: tuple[Precision, ...], threads: int) -> list
             precision,
             worker(sys.executable, "transformers_worker", folder, DTYPES[precision], threads),
             note="static batch",
+            memory=expected_bytes(folder),
         )
         for precision in precisions
         if precision in DTYPES
     ]
 
 
-def reference(gguf: Path, threads: int) -> Engine:
+def reference(model: Model, threads: int) -> Engine:
     """What agreement is measured against: fp32."""
-    return prepare(gguf, ("fp32",), threads)[0]
+    return prepare(model, ("fp32",), threads)[0]

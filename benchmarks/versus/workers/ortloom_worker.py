@@ -1,4 +1,4 @@
-"""ortloom in process: `ortloom_worker BUNDLE THREADS KV_CACHE_DTYPE`."""
+"""ortloom in process: `ortloom_worker BUNDLE THREADS KV_CACHE_DTYPE KV_BYTES`."""
 
 import sys
 from collections.abc import Sequence
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from benchmarks.versus.workers.protocol import TOP, claim_stdout, serve
 
 MAX_MODEL_LEN = 1280
-KV_BYTES = 512 << 20
 
 
 class OrtloomEngine:
     """`LLM` with prefix caching off and room for 32 short or 8 long streams."""
 
-    def __init__(self, bundle: str, threads: int, kv_cache_dtype: str) -> None:
+    def __init__(self, bundle: str, threads: int, kv_cache_dtype: str, kv_bytes: int) -> None:
         from ortloom import LLM, SamplingParams, __version__
 
         self.version = __version__
@@ -22,7 +21,7 @@ class OrtloomEngine:
             skip_tokenizer_init=True,
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=32,
-            kv_cache_memory_bytes=KV_BYTES,
+            kv_cache_memory_bytes=kv_bytes,
             kv_cache_dtype=kv_cache_dtype,
             enable_prefix_caching=False,
             max_logprobs=TOP,
@@ -68,4 +67,5 @@ class OrtloomEngine:
 
 if __name__ == "__main__":
     stream = claim_stdout()
-    serve(OrtloomEngine(sys.argv[1], int(sys.argv[2]), sys.argv[3]), stream)
+    engine = OrtloomEngine(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    serve(engine, stream)
