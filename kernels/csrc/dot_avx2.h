@@ -9,7 +9,6 @@
 
 namespace {
 
-constexpr int kQuantisedRows = 3;  // 3 rows x 2 vectors: 6 integer and 6 fp32 sums
 constexpr int kFloatingRows = 6;   // 6 rows x 2 vectors: 12 sums
 constexpr int kPanelsAtOnce = 1;
 constexpr bool kPairsRows = false;
@@ -42,6 +41,8 @@ struct Quad {
 
 #if defined(ORTLOOM_VNNI)
 
+constexpr int kQuantisedRows = 3;  // 3 rows x 2 vectors: 6 integer and 6 fp32 sums
+constexpr bool kLeanTiles = false;
 constexpr bool kShiftsDots = true;
 constexpr int kByteOffset = 0;  // integer sums are those of code - kByteOffset
 
@@ -73,7 +74,9 @@ inline IVec end_sum(ByteSum sum, int32_t) { return {sum.v}; }
 
 // maddubs adds two products in 16 bits, which 255 * 127 * 2 would leave. So the sign of
 // code - 128 moves to the activation: 128 * 127 * 2 fits.
-constexpr bool kShiftsDots = false;
+constexpr int kQuantisedRows = 4;  // 4 rows x 2 vectors: 8 integer sums; those in fp32 in memory
+constexpr bool kLeanTiles = true;
+constexpr bool kShiftsDots = true;
 constexpr int kByteOffset = 128;  // integer sums are those of code - kByteOffset
 
 struct ByteWeights {
@@ -96,6 +99,10 @@ struct SmallSum {
   __m256i v;
 };
 
+// Sums are added to step by step: a compiler that adds up the products of a span as a tree of its
+// own holds more of them than there are registers.
+inline void keep_order(__m256i* sum) { __asm__("" : "+x"(*sum)); }
+
 template <class Sum>
 inline Sum begin_sum(int32_t start);
 template <>
@@ -109,9 +116,11 @@ inline SmallSum begin_sum<SmallSum>(int32_t) {
 inline void add_dot(ByteSum* sum, const ByteWeights& w, Quad a) {
   const __m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(a.v, w.centred));
   sum->v = _mm256_add_epi32(sum->v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  keep_order(&sum->v);
 }
 inline void add_dot(SmallSum* sum, SmallWeights w, Quad a) {
   sum->v = _mm256_add_epi16(sum->v, _mm256_maddubs_epi16(w.v, a.v));
+  keep_order(&sum->v);
 }
 inline IVec end_sum(ByteSum sum, int32_t) { return {sum.v}; }
 inline IVec end_sum(SmallSum sum, int32_t start) {

@@ -5,6 +5,7 @@
 #define ORTLOOM_LINEAR_BODY_H_
 
 #include "linear.h"
+#include "linear_lean.h"
 #include "linear_math.h"
 #include "linear_prepare.h"
 #include "linear_tiles.h"
@@ -30,7 +31,10 @@ using FloatingFunction = void (*)(const FloatingTile&);
 
 template <int R, Codes C, int SPAN, Finish F>
 QuantisedFunction quantised_of_rows(int64_t rows) {
-  if (rows == R) return quantised_tile<R, kPanelsAtOnce, C, SPAN, F>;
+  if (rows == R) {
+    if constexpr (kLeanTiles) return lean_tile<R, C, SPAN, F>;
+    return quantised_tile<R, kPanelsAtOnce, C, SPAN, F>;
+  }
   if constexpr (R > 1) return quantised_of_rows<R - 1, C, SPAN, F>(rows);
   return nullptr;
 }
@@ -159,7 +163,7 @@ void multiply_quantised(const LinearCall& call, const TaskRows& rows, const Grou
   }
   QuantisedTile t;
   t.half_scales = w.half_scales;
-  t.spans_per_scale = w.block_size / span;
+  t.scale_shift = __builtin_ctzll(static_cast<unsigned long long>(w.block_size / span));
   t.first_span = k / span;
   t.spans = count / span;
   for (int s = 0; s < kSlots; s += kPanelsAtOnce) {

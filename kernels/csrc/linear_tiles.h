@@ -40,7 +40,7 @@ struct QuantisedTile {
   const uint8_t* mins[kSlots];
   bool half_scales;
   int64_t first_span, spans;
-  int64_t spans_per_scale;
+  int scale_shift;  // a scale is for 2^scale_shift spans
   // Of the tile of rows, all of K.
   const int32_t* x;
   const float* x_scales;
@@ -140,7 +140,7 @@ void quantised_tile(const QuantisedTile& t) {
     sums.begin(starts);
     sums.add(codes, x);
     x += SPAN / 4 * R;
-    const int64_t block = s / t.spans_per_scale * kPanel;
+    const int64_t block = (s >> t.scale_shift) * kPanel;
     const float* x_scales = t.x_scales + s / kSpansPerGroup * R;
 #pragma GCC unroll 2
     for (int p = 0; p < NP; ++p) {
