@@ -27,6 +27,7 @@ class Machine:
     fp32: float
     int8: float
     bf16: float
+    int4: float
 
     @classmethod
     def measure(cls, threads: int) -> "Machine":
@@ -39,7 +40,13 @@ class Machine:
             sources = [str(here.parent / "machine_peak.cc"), str(here / "bf16_peak.cc")]
             subprocess.run([compiler, *flags, *sources, "-o", str(library)], check=True)
             calls = ctypes.CDLL(str(library))
-            for name in ("read_rate", "float_rate", "int8_rate", "bf16_rate"):
+            for name in (
+                "read_rate",
+                "float_rate",
+                "int8_rate",
+                "bf16_rate",
+                "int4_rate",
+            ):
                 getattr(calls, name).restype = ctypes.c_double
             return cls(
                 threads,
@@ -47,6 +54,7 @@ class Machine:
                 calls.float_rate(threads, PEAK_REPEATS),
                 calls.int8_rate(threads, PEAK_REPEATS),
                 calls.bf16_rate(threads, BF16_REPEATS),
+                calls.int4_rate(threads, PEAK_REPEATS),
             )
 
     def best_with(self, other: "Machine") -> "Machine":
@@ -57,21 +65,21 @@ class Machine:
             max(self.fp32, other.fp32),
             max(self.int8, other.int8),
             max(self.bf16, other.bf16),
+            max(self.int4, other.int4),
         )
 
     def peak(self, precision: Precision) -> float:
         """Of the fastest unit that a precision's matrix products can use."""
-        fallback = self.fp32
         if precision in ("int4", "int8"):
-            return self.int8 or fallback
-        return (self.bf16 or fallback) if precision == "bf16" else fallback
+            return self.int4 if precision == "int4" else self.int8
+        return (self.bf16 or self.fp32) if precision == "bf16" else self.fp32
 
     def __str__(self) -> str:
         bf16 = f"{self.bf16 / 1e9:.0f} GFLOP/s" if self.bf16 else "no unit"
-        int8 = f"{self.int8 / 1e9:.0f} GOP/s" if self.int8 else "no unit"
         return (
             f"{self.threads} threads: read {self.read / 1e9:.1f} GB/s, fp32 "
-            f"{self.fp32 / 1e9:.0f} GFLOP/s, bf16 {bf16}, int8 {int8}"
+            f"{self.fp32 / 1e9:.0f} GFLOP/s, bf16 {bf16}, int8 {self.int8 / 1e9:.0f} GOP/s, "
+            f"int4 {self.int4 / 1e9:.0f} GOP/s"
         )
 
 
