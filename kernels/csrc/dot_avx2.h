@@ -130,12 +130,6 @@ inline IVec end_sum(SmallSum sum, int32_t start) {
 
 #endif
 
-inline int32_t reduce_add_int(__m256i a) {
-  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
-}
-
 // The largest magnitude of 32 values as bits: ordered like the values, and NaN above infinity.
 inline int32_t largest_bits(const float* x) {
   const __m256i mask = _mm256_set1_epi32(0x7fffffff);
@@ -155,14 +149,18 @@ inline void round_values(const float* x, float factor, int8_t* codes, int32_t* s
   for (int i = 0; i < 4; ++i) {
     q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(factor)));
   }
-  sums[0] = reduce_add_int(_mm256_add_epi32(q[0], q[1]));
-  sums[1] = reduce_add_int(_mm256_add_epi32(q[2], q[3]));
   // The packs work within halves; the permutation puts the quarters in order.
   const __m256i bytes =
       _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-  _mm256_storeu_si256(
-      reinterpret_cast<__m256i*>(codes),
-      _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+  const __m256i ordered =
+      _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), ordered);
+  __m256i sum = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), ordered),
+                                  _mm256_set1_epi16(1));
+  sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32(sum, 0x4e));
+  sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32(sum, 0xb1));
+  sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(sum));
+  sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sum, 1));
 }
 
 }  // namespace

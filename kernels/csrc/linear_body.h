@@ -180,6 +180,7 @@ void multiply_quantised(const LinearCall& call, const TaskRows& rows, const Grou
       t.x_scales = call.rounded.scales + row * (w.k / kActivationGroup);
       t.starts = call.rounded.starts + row * (w.k / span);
       t.totals = w.mins == nullptr ? nullptr : call.rounded.totals + row * (w.k / span);
+      t.direct = count == w.k && tile == rows.tile;
       t.ahead = ahead.take(t.spans * kAheadBytes, codes[s]);
       quantised_function(w, spread, R)(t);
     }
@@ -214,6 +215,7 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
       }
       t.packed = call.rows > 1;
       t.x = t.packed ? call.packed_x + row * w.k + (dots ? k / 2 : k) * R : call.x + k;
+      t.direct = count == w.k && tile == rows.tile;
       t.ahead = ahead.take(count / kAheadStep * kAheadBytes, weights[s]);
       floating_function(format, R)(t);
     }

@@ -20,7 +20,13 @@ void lean_tile(const QuantisedTile& t) {
   const int32_t* x = t.x + t.first_span * (SPAN / 4) * R;
   for (int64_t s = t.first_span; s < t.first_span + t.spans; ++s) {
     const int32_t* starts = t.starts + s * R;
-    if (R > 2) prefetch_second(t.ahead + (s - t.first_span) * kAheadBytes);
+    if (R > 2 && t.direct) {
+      for (int i = 0; i < SPAN / 4 / kDots; ++i) {
+        prefetch(codes[0] + i * 4 * kPanel + kPrefetchBytes);
+      }
+    } else if (R > 2) {
+      prefetch_second(t.ahead + (s - t.first_span) * kAheadBytes);
+    }
     SpanSums<Weights, Sum, R, 1, kDots, SPAN> sums;
     sums.begin(starts);
     sums.add(codes, x);
