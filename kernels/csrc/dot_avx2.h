@@ -163,6 +163,39 @@ inline void round_values(const float* x, float factor, int8_t* codes, int32_t* s
   sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sum, 1));
 }
 
+// pack_line() of linear_prepare.h: four rows at a time, then two, then one.
+inline void pack_line(const float* x, int64_t stride, int64_t rows, float* out) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float* from = x + r * stride;
+    for (int i = 0; i < 16; i += 4) {
+      __m128 a = _mm_loadu_ps(from + i), b = _mm_loadu_ps(from + stride + i);
+      __m128 c = _mm_loadu_ps(from + 2 * stride + i), d = _mm_loadu_ps(from + 3 * stride + i);
+      _MM_TRANSPOSE4_PS(a, b, c, d);
+      float* to = out + i * rows + r;
+      _mm_storeu_ps(to, a);
+      _mm_storeu_ps(to + rows, b);
+      _mm_storeu_ps(to + 2 * rows, c);
+      _mm_storeu_ps(to + 3 * rows, d);
+    }
+  }
+  for (; r + 2 <= rows; r += 2) {
+    const float* from = x + r * stride;
+    for (int i = 0; i < 16; i += 4) {
+      const __m128 a = _mm_loadu_ps(from + i), b = _mm_loadu_ps(from + stride + i);
+      const __m128 low = _mm_unpacklo_ps(a, b), high = _mm_unpackhi_ps(a, b);
+      float* to = out + i * rows + r;
+      _mm_storel_pi(reinterpret_cast<__m64*>(to), low);
+      _mm_storeh_pi(reinterpret_cast<__m64*>(to + rows), low);
+      _mm_storel_pi(reinterpret_cast<__m64*>(to + 2 * rows), high);
+      _mm_storeh_pi(reinterpret_cast<__m64*>(to + 3 * rows), high);
+    }
+  }
+  if (r < rows) {
+    for (int i = 0; i < 16; ++i) out[i * rows + r] = x[r * stride + i];
+  }
+}
+
 }  // namespace
 
 #endif  // ORTLOOM_DOT_AVX2_H_

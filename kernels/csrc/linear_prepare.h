@@ -101,6 +101,16 @@ void round_row(const LinearCall& call, const float* x, int64_t row, int64_t r, i
   }
 }
 
+// A cache line of each of `rows` rows, in the order of a tile: out [16][rows]. A tier that can do it
+// in vectors has a function of this name, which is then preferred to the template.
+constexpr int kLine = 16;
+template <class Index>
+void pack_line(const float* x, Index stride, Index rows, float* out) {
+  for (Index r = 0; r < rows; ++r) {
+    for (int i = 0; i < kLine; ++i) out[i * rows + r] = x[r * stride + i];
+  }
+}
+
 void prepare(const LinearCall& call, int64_t first, int64_t last) {
   const PackedMatrix& w = call.w;
   const bool quantised = is_quantised(w.format);
@@ -117,11 +127,10 @@ void prepare(const LinearCall& call, int64_t first, int64_t last) {
       BrainDots<kDotsBrain>::pack(x, w.k, R, out);
       continue;
     }
-    for (int64_t k = 0; k < w.k; k += kPanel) {  // a cache line of each row in turn
-      const int64_t end = w.k - k < kPanel ? w.k : k + kPanel;
-      for (int64_t r = 0; r < R; ++r) {
-        for (int64_t i = k; i < end; ++i) out[i * R + r] = x[r * w.k + i];
-      }
+    int64_t k = 0;
+    for (; k + kLine <= w.k; k += kLine) pack_line(x + k, w.k, R, out + k * R);
+    for (int64_t r = 0; r < R; ++r) {
+      for (int64_t i = k; i < w.k; ++i) out[i * R + r] = x[r * w.k + i];
     }
   }
 }
