@@ -5,7 +5,8 @@
 Shapes are NxK (with ":silu" behind for a gated one: N rows of gate and up projection together).
 Each line gives GFLOP/s (2 N K M / time), GB/s of weights read, and their shares of the machine's
 own rates, measured in the same run on the same number of threads: memory reads for one row,
-int8 dot products (quantised formats) or fp32 multiply-adds for more. Calls go in turn through as
+dot products of 4-bit or 8-bit codes with int8 (quantised formats; machine_peak.cc says which
+instructions that is) or fp32 multiply-adds for more. Calls go in turn through as
 many copies of the weights as exceed the caches, so that one row reads memory as a model does.
 ONNX Runtime's op of the same kind (MatMulNBits with int8 activations, or Gemm) runs in between.
 Times are the shortest of interleaved calls, which other load on the machine disturbs least; with
@@ -49,9 +50,9 @@ class Machine:
         )  # fmt: skip
         self._calls = ctypes.CDLL(str(library))
         self._folder, self._threads = folder, threads
-        for name in ("read_rate", "float_rate", "int8_rate"):
+        for name in ("read_rate", "float_rate", "int8_rate", "int4_rate"):
             getattr(self._calls, name).restype = ctypes.c_double
-        self.read = self.floating = self.int8 = 0.0
+        self.read = self.floating = self.int8 = self.int4 = 0.0
         self.measure()
 
     def measure(self):
@@ -59,11 +60,17 @@ class Machine:
         self.read = max(self.read, self._calls.read_rate(self._threads, 240))
         self.floating = max(self.floating, self._calls.float_rate(self._threads, 300))
         self.int8 = max(self.int8, self._calls.int8_rate(self._threads, 300))
+        self.int4 = max(self.int4, self._calls.int4_rate(self._threads, 300))
+
+    def peak(self, name):
+        """Of the unit that the format `name` uses."""
+        return {"u4": self.int4, "u8": self.int8}.get(name, self.floating)
 
     def __str__(self):
         return (
             f"{self._threads} threads: read {self.read / 1e9:.1f} GB/s, fp32 "
-            f"{self.floating / 1e9:.0f} GFLOP/s, int8 {self.int8 / 1e9:.0f} GOP/s"
+            f"{self.floating / 1e9:.0f} GFLOP/s, int8 {self.int8 / 1e9:.0f} GOP/s, "
+            f"int4 {self.int4 / 1e9:.0f} GOP/s"
         )
 
 
@@ -205,7 +212,7 @@ def interleaved(calls, seconds, clock):
 
 def report(name, elapsed, attributes, rows, size, machine):
     flops = 2 * attributes.N * attributes.K * rows / elapsed
-    peak = machine.int8 if attributes.block_size and machine.int8 else machine.floating
+    peak = machine.peak(attributes.format)
     print(
         f"  {name:<12} {elapsed * 1e6:9.1f} us {flops / 1e9:8.1f} GFLOP/s ({flops / peak:4.0%})"
         f" {size / elapsed / 1e9:7.1f} GB/s ({size / elapsed / machine.read:4.0%})"

@@ -1,6 +1,16 @@
 // What the machine can do, measured by loops that do nothing else: bytes read from memory, fp32
-// fused multiply-adds and int8 dot products a second, on a number of threads at once. Built by
+// fused multiply-adds and integer dot products a second, on a number of threads at once. Built by
 // linear.py with -march=native; not a part of the package.
+//
+// Which instructions count as the peak of exact integer dot products (unsigned codes of weights
+// times int8 activations, four neighbours to a 32-bit lane):
+//   with VNNI     VPDPBUSD, for codes of 4 bits as for those of 8.
+//   without       4 bits: VPMADDUBSW and VPADDW. Products of codes below 16 can be added up in 16
+//                 bits for a block of 32; what it costs to widen those sums is not counted.
+//                 8 bits: the same twice, on the halves of the codes; half the rate, then. Two
+//                 products of 255 * 127 would leave 16 bits. (Moving a code's sign to the activation
+//                 takes VPSIGNB, VPMADDUBSW, VPMADDWD and VPADDD: as many instructions, with more of
+//                 them for the multiplier.)
 
 #include <immintrin.h>
 
@@ -72,7 +82,37 @@ Float splat(float x) { return _mm256_set1_ps(x); }
 int low(Float a) { return static_cast<int>(_mm256_cvtss_f32(a)); }
 #endif
 
+// Sums that grow side by side: more than latency times units, and with their operands in registers.
+#if defined(__AVX512F__)
 constexpr int kChains = 16;
+#else
+constexpr int kChains = 12;
+#endif
+
+// One step of a chain. In assembly, so that the compiler neither merges steps nor moves chains to
+// memory.
+#if defined(__AVX512VNNI__)
+inline void small_dot(Int* sum, Int codes, Int x) {
+  __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(x));
+}
+constexpr double kDotsPerByte = 1;
+#elif defined(__AVX512F__)
+inline void small_dot(Int* sum, Int codes, Int x) {
+  Int pairs;
+  __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+                   : "+v"(*sum), "=&v"(pairs)
+                   : "v"(codes), "v"(x));
+}
+constexpr double kDotsPerByte = 2;
+#else
+inline void small_dot(Int* sum, Int codes, Int x) {
+  Int pairs;
+  __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+                   : "+x"(*sum), "=&x"(pairs)
+                   : "x"(codes), "x"(x));
+}
+constexpr double kDotsPerByte = 2;
+#endif
 
 }  // namespace
 
@@ -117,7 +157,13 @@ extern "C" double float_rate(int threads, int repeats) {
     const Float a = splat(0.999f), b = splat(0.001f);
     for (int64_t i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 16
-      for (int c = 0; c < kChains; ++c) sum[c] = fma(sum[c], a, b);
+      for (int c = 0; c < kChains; ++c) {
+#if defined(__AVX512F__)
+        __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(sum[c]) : "v"(a), "v"(b));
+#else
+        __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum[c]) : "x"(a), "x"(b));
+#endif
+      }
     }
     Float total = sum[0];
 #pragma GCC unroll 16
@@ -127,21 +173,17 @@ extern "C" double float_rate(int threads, int repeats) {
   return 2.0 * threads * kSteps * kChains * (sizeof(Float) / 4) / best;
 }
 
-// The same for int8 dot products; 0 where the CPU has no instruction for them.
-extern "C" double int8_rate(int threads, int repeats) {
-#if defined(__AVX512VNNI__)
+// The same for dot products of codes below 16.
+extern "C" double int4_rate(int threads, int repeats) {
   constexpr int64_t kSteps = 50'000;
   const double best = best_of(threads, repeats, [&](int) {
     Int sum[kChains];
 #pragma GCC unroll 16
-    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_epi32(c);
-    const Int a = _mm512_set1_epi32(0x01020304);
-    const Int b = _mm512_set1_epi32(0x01010101);
+    for (int c = 0; c < kChains; ++c) sum[c] = Int{c};
+    const Int codes = Int{0x0102030401020304}, x = Int{0x0101010101010101};
     for (int64_t i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 16
-      for (int c = 0; c < kChains; ++c) {
-        __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum[c]) : "v"(a), "v"(b));
-      }
+      for (int c = 0; c < kChains; ++c) small_dot(&sum[c], codes, x);
     }
     Int total = sum[0];
 #pragma GCC unroll 16
@@ -149,9 +191,9 @@ extern "C" double int8_rate(int threads, int repeats) {
     sink = low(total);
   });
   return 2.0 * threads * kSteps * kChains * sizeof(Int) / best;
-#else
-  (void)threads;
-  (void)repeats;
-  return 0;
-#endif
+}
+
+// The same for codes of 8 bits.
+extern "C" double int8_rate(int threads, int repeats) {
+  return int4_rate(threads, repeats) / kDotsPerByte;
 }

@@ -35,13 +35,14 @@ class Machine:
     fp32: float
     int8: float
     bf16: float
+    int4: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("read", "fp32"):
             rate = getattr(self, name)
             if not (math.isfinite(rate) and rate > 0):
                 raise ValueError(f"the measured rate of {name} is {rate}")
-        for name in ("int8", "bf16"):
+        for name in ("int4", "int8", "bf16"):
             rate = getattr(self, name)
             if not (math.isfinite(rate) and rate > 0):
                 object.__setattr__(self, name, 0.0)
@@ -57,7 +58,13 @@ class Machine:
             sources = [str(here.parent / "machine_peak.cc"), str(here / "bf16_peak.cc")]
             subprocess.run([compiler, *flags, *sources, "-o", str(library)], check=True)
             calls = ctypes.CDLL(str(library))
-            for name in ("read_rate", "float_rate", "int8_rate", "bf16_rate"):
+            for name in (
+                "read_rate",
+                "float_rate",
+                "int8_rate",
+                "bf16_rate",
+                "int4_rate",
+            ):
                 getattr(calls, name).restype = ctypes.c_double
             return cls(
                 threads,
@@ -65,6 +72,7 @@ class Machine:
                 calls.float_rate(threads, PEAK_REPEATS),
                 calls.int8_rate(threads, PEAK_REPEATS),
                 calls.bf16_rate(threads, BF16_REPEATS),
+                calls.int4_rate(threads, PEAK_REPEATS),
             )
 
     def best_with(self, other: "Machine") -> "Machine":
@@ -75,6 +83,7 @@ class Machine:
             max(self.fp32, other.fp32),
             max(self.int8, other.int8),
             max(self.bf16, other.bf16),
+            max(self.int4, other.int4),
         )
 
     def peak(self, precision: Precision) -> float:
@@ -84,7 +93,7 @@ class Machine:
         slower than those, is passed over.
         """
         usable = {
-            "int4": (self.int8, self.bf16, self.fp32),
+            "int4": (self.int4, self.int8, self.bf16, self.fp32),
             "int8": (self.int8, self.bf16, self.fp32),
             "bf16": (self.bf16, self.fp32),
             "fp32": (self.fp32,),
@@ -92,11 +101,14 @@ class Machine:
         return max(usable[precision])
 
     def __str__(self) -> str:
-        bf16 = f"{self.bf16 / 1e9:.0f} GFLOP/s" if self.bf16 else "no unit"
-        int8 = f"{self.int8 / 1e9:.0f} GOP/s" if self.int8 else "no unit"
+
+        def shown(rate: float, unit: str) -> str:
+            return f"{rate / 1e9:.0f} {unit}" if rate else "no unit"
+
         return (
             f"{self.threads} threads: read {self.read / 1e9:.1f} GB/s, fp32 "
-            f"{self.fp32 / 1e9:.0f} GFLOP/s, bf16 {bf16}, int8 {int8}"
+            f"{self.fp32 / 1e9:.0f} GFLOP/s, bf16 {shown(self.bf16, 'GFLOP/s')}, "
+            f"int8 {shown(self.int8, 'GOP/s')}, int4 {shown(self.int4, 'GOP/s')}"
         )
 
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kPanelsAtOnce = 1;
 constexpr bool kShiftsDots = false;
+constexpr bool kLeanTiles = false;
 constexpr int kPrefetchBytes = 1024;
 
 struct IVec {

@@ -13,6 +13,7 @@ namespace {
 constexpr int kFloatingRows = 12;  // 12 rows x 2 panels: 24 sums
 constexpr int kPanelsAtOnce = 2;
 constexpr bool kPairsRows = false;
+constexpr bool kLeanTiles = false;
 #if defined(ORTLOOM_BF16)
 constexpr bool kDotsBrain = true;
 #else

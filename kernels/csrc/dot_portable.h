@@ -19,6 +19,7 @@ constexpr int kFloatingRows = 2;  // 2 rows x 4 vectors: 8 sums
 constexpr int kPanelsAtOnce = 1;
 constexpr bool kShiftsDots = false;
 constexpr bool kPairsRows = false;
+constexpr bool kLeanTiles = false;
 constexpr bool kDotsBrain = false;
 constexpr int kPrefetchBytes = 1024;
 

@@ -5,6 +5,7 @@
 #define ORTLOOM_LINEAR_BODY_H_
 
 #include "linear.h"
+#include "linear_lean.h"
 #include "linear_math.h"
 #include "linear_prepare.h"
 #include "linear_tiles.h"
@@ -30,7 +31,10 @@ using FloatingFunction = void (*)(const FloatingTile&);
 
 template <int R, Codes C, int SPAN, Finish F>
 QuantisedFunction quantised_of_rows(int64_t rows) {
-  if (rows == R) return quantised_tile<R, kPanelsAtOnce, C, SPAN, F>;
+  if (rows == R) {
+    if constexpr (kLeanTiles) return lean_tile<R, C, SPAN, F>;
+    return quantised_tile<R, kPanelsAtOnce, C, SPAN, F>;
+  }
   if constexpr (R > 1) return quantised_of_rows<R - 1, C, SPAN, F>(rows);
   return nullptr;
 }
@@ -159,7 +163,7 @@ void multiply_quantised(const LinearCall& call, const TaskRows& rows, const Grou
   }
   QuantisedTile t;
   t.half_scales = w.half_scales;
-  t.spans_per_scale = w.block_size / span;
+  t.scale_shift = __builtin_ctzll(static_cast<unsigned long long>(w.block_size / span));
   t.first_span = k / span;
   t.spans = count / span;
   for (int s = 0; s < kSlots; s += kPanelsAtOnce) {
@@ -176,6 +180,7 @@ void multiply_quantised(const LinearCall& call, const TaskRows& rows, const Grou
       t.x_scales = call.rounded.scales + row * (w.k / kActivationGroup);
       t.starts = call.rounded.starts + row * (w.k / span);
       t.totals = w.mins == nullptr ? nullptr : call.rounded.totals + row * (w.k / span);
+      t.direct = count == w.k && tile == rows.tile;
       t.ahead = ahead.take(t.spans * kAheadBytes, codes[s]);
       quantised_function(w, spread, R)(t);
     }
@@ -210,6 +215,7 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
       }
       t.packed = call.rows > 1;
       t.x = t.packed ? call.packed_x + row * w.k + (dots ? k / 2 : k) * R : call.x + k;
+      t.direct = count == w.k && tile == rows.tile;
       t.ahead = ahead.take(count / kAheadStep * kAheadBytes, weights[s]);
       floating_function(format, R)(t);
     }

@@ -13,8 +13,10 @@ namespace {
 constexpr int64_t kInlineWork = 100'000;
 constexpr int64_t kInlineValues = 16'384;
 constexpr int64_t kTaskRows = 96;
-// Tasks a thread gets, so that one that is held up does not hold up the others.
-constexpr int64_t kTasksPerThread = 4;
+// Tasks a thread gets, so that one that is held up does not hold up the others: more of them where
+// each is still long against what it costs to claim it.
+constexpr int64_t kTasksPerThread = 4, kMostTasksPerThread = 12;
+constexpr int64_t kLongTask = 1'000'000;  // multiply-adds
 
 }  // namespace
 
@@ -32,8 +34,10 @@ LinearPlan::LinearPlan(const LinearKernels& kernels, const LinearCall& call)
   // Row chunks outside, groups of panels inside: a chunk of x stays near while the weights pass.
   groups_ = groups_of(call_);
   chunks_ = std::min(call_.tiles, ceil_div(call_.rows, kTaskRows));
-  const bool alone = values * call_.w.n < kInlineWork;
-  const int64_t wanted = alone ? 1 : ceil_div(team::threads() * kTasksPerThread, chunks_);
+  const int64_t work = values * call_.w.n, threads = team::threads();
+  const int64_t each = std::min(std::max(work / (threads * kLongTask), kTasksPerThread),
+                                kMostTasksPerThread);
+  const int64_t wanted = work < kInlineWork ? 1 : ceil_div(threads * each, chunks_);
   group_share_ = ceil_div(groups_, wanted);
   parts_ = ceil_div(groups_, group_share_);
 }

@@ -41,13 +41,17 @@ constexpr int kGroupsAtOnce = 16;
 void measure_groups(const float* x, int count, float* scales, float* factors) {
   int32_t bits[kGroupsAtOnce] = {};
   for (int g = 0; g < count; ++g) bits[g] = largest_bits(x + g * kActivationGroup);
+  float largest[kGroupsAtOnce];
+  __builtin_memcpy(largest, bits, sizeof(largest));
+  for (int g = 0; g < kGroupsAtOnce; g += Vec::kLanes) {
+    const Vec top = load(largest + g);
+    store(scales + g, div(top, splat(127.0f)));
+    store(factors + g, div(splat(127.0f), top));
+  }
   for (int g = 0; g < kGroupsAtOnce; ++g) {
-    float largest;
-    __builtin_memcpy(&largest, bits + g, sizeof(largest));
     const bool finite = bits[g] < 0x7f800000;
-    const float factor = 127.0f / largest;
-    scales[g] = finite ? largest / 127.0f : __builtin_nanf("");
-    factors[g] = finite && factor <= 3.402823466e38f ? factor : 0.0f;
+    scales[g] = finite ? scales[g] : __builtin_nanf("");
+    factors[g] = finite && factors[g] <= 3.402823466e38f ? factors[g] : 0.0f;
   }
 }
 
@@ -57,8 +61,12 @@ void round_row(const LinearCall& call, const float* x, int64_t row, int64_t r, i
   const PackedMatrix& w = call.w;
   const ortloom::RoundedRows& out = call.rounded;
   const int64_t groups = w.k / kActivationGroup;
-  const int64_t span = span_of(w), spans = kActivationGroup / span;
+  const int64_t spans = kActivationGroup / span_of(w);
+  // Places in the tile; kept here because stores of codes may change anything for the compiler.
   int32_t* code_at = out.codes + row * (w.k / 4) + r;
+  float* scale_at = out.scales + row * groups + r;
+  int32_t* start_at = out.starts + row * (groups * spans) + r;
+  float* total_at = out.totals == nullptr ? nullptr : out.totals + row * (groups * spans) + r;
   float scales[kGroupsAtOnce], factors[kGroupsAtOnce];
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t g = group % kGroupsAtOnce;
@@ -70,17 +78,36 @@ void round_row(const LinearCall& call, const float* x, int64_t row, int64_t r, i
     int8_t codes[kActivationGroup] = {};
     int32_t sums[2] = {0, 0};
     if (factors[g] != 0.0f) round_values(x + group * kActivationGroup, factors[g], codes, sums);
-    out.scales[row * groups + group * R + r] = scales[g];
-    for (int i = 0; i < 8; ++i) {
-      __builtin_memcpy(code_at, codes + 4 * i, 4);
-      code_at += R;
+    *scale_at = scales[g];
+    scale_at += R;
+    if (R == 1) {
+      __builtin_memcpy(code_at, codes, sizeof(codes));
+      code_at += kActivationGroup / 4;
+    } else {
+      for (int i = 0; i < kActivationGroup / 4; ++i) {
+        __builtin_memcpy(code_at, codes + 4 * i, 4);
+        code_at += R;
+      }
     }
     if (spans == 1) sums[0] += sums[1];
     for (int64_t s = 0; s < spans; ++s) {
-      const int64_t entry = row * (w.k / span) + (group * spans + s) * R + r;
-      out.starts[entry] = beginning.start - beginning.zero_point * sums[s];
-      if (out.totals != nullptr) out.totals[entry] = static_cast<float>(sums[s]);
+      *start_at = beginning.start - beginning.zero_point * sums[s];
+      start_at += R;
+      if (total_at != nullptr) {
+        *total_at = static_cast<float>(sums[s]);
+        total_at += R;
+      }
     }
+  }
+}
+
+// A cache line of each of `rows` rows, in the order of a tile: out [16][rows]. A tier that can do it
+// in vectors has a function of this name, which is then preferred to the template.
+constexpr int kLine = 16;
+template <class Index>
+void pack_line(const float* x, Index stride, Index rows, float* out) {
+  for (Index r = 0; r < rows; ++r) {
+    for (int i = 0; i < kLine; ++i) out[i * rows + r] = x[r * stride + i];
   }
 }
 
@@ -100,11 +127,10 @@ void prepare(const LinearCall& call, int64_t first, int64_t last) {
       BrainDots<kDotsBrain>::pack(x, w.k, R, out);
       continue;
     }
-    for (int64_t k = 0; k < w.k; k += kPanel) {  // a cache line of each row in turn
-      const int64_t end = w.k - k < kPanel ? w.k : k + kPanel;
-      for (int64_t r = 0; r < R; ++r) {
-        for (int64_t i = k; i < end; ++i) out[i * R + r] = x[r * w.k + i];
-      }
+    int64_t k = 0;
+    for (; k + kLine <= w.k; k += kLine) pack_line(x + k, w.k, R, out + k * R);
+    for (int64_t r = 0; r < R; ++r) {
+      for (int64_t i = k; i < w.k; ++i) out[i * R + r] = x[r * w.k + i];
     }
   }
 }

@@ -39,8 +39,9 @@ struct QuantisedTile {
   const uint8_t* scales[kSlots];  // of the panel, all of K; fp16 or fp32
   const uint8_t* mins[kSlots];
   bool half_scales;
+  bool direct;  // this tile reads the weights from memory
   int64_t first_span, spans;
-  int64_t spans_per_scale;
+  int scale_shift;  // a scale is for 2^scale_shift spans
   // Of the tile of rows, all of K.
   const int32_t* x;
   const float* x_scales;
@@ -140,7 +141,7 @@ void quantised_tile(const QuantisedTile& t) {
     sums.begin(starts);
     sums.add(codes, x);
     x += SPAN / 4 * R;
-    const int64_t block = s / t.spans_per_scale * kPanel;
+    const int64_t block = (s >> t.scale_shift) * kPanel;
     const float* x_scales = t.x_scales + s / kSpansPerGroup * R;
 #pragma GCC unroll 2
     for (int p = 0; p < NP; ++p) {
@@ -185,7 +186,8 @@ struct FloatingTile {
   const void* weights[kSlots];  // of the panel, at the first k
   int64_t count;
   const float* x;       // of the tile of rows, at the first k
-  bool packed;           // prepare() has put x in order
+  bool packed;          // prepare() has put x in order
+  bool direct;          // this tile reads the weights from memory
   float* sums[kSlots];   // [R][16]
   const uint8_t* ahead;  // kAheadBytes every kAheadStep to ask for
 };
@@ -233,7 +235,11 @@ void floating_tile(const FloatingTile& t) {
   const float* x = t.x;
 #pragma GCC unroll 4
   for (int64_t k = 0; k < t.count; ++k) {
-    if (R > 2 && k % kAheadStep == 0) prefetch_second(t.ahead + k / kAheadStep * kAheadBytes);
+    if (kLeanTiles && R > 2 && t.direct) {
+      prefetch(weights[0] + k * kPanel + kPrefetchBytes / sizeof(Type));
+    } else if (R > 2 && k % kAheadStep == 0) {
+      prefetch_second(t.ahead + k / kAheadStep * kAheadBytes);
+    }
     Vec w[NP][kPanelVectors];
 #pragma GCC unroll 2
     for (int p = 0; p < NP; ++p) {

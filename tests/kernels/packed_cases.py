@@ -8,7 +8,7 @@ from ortloom.kernels.packing import pack_blocks, pack_codes, pack_float
 
 TOLERANCE = 5e-6  # of the largest output
 BRAIN_TOLERANCE = 2e-2  # the same, where a tier rounds activations to bfloat16
-ROWS = (1, 2, 3, 5, 16, 17, 33, 130)
+ROWS = (1, 2, 3, 5, 8, 16, 17, 33, 130)
 MATRIX, VECTOR = ("float32", 2), ("float32", 1)
 QUANTISED = [
     # format, block size, scale type, minima
