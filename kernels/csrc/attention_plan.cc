@@ -101,16 +101,32 @@ void AttentionPlan::store(size_t index) const {
   kernels_->store(step_, begin, end < tokens_ ? end : tokens_);
 }
 
+// The task's next tile or, when threads take their turns, the first tile of the thread's next task.
+Upcoming AttentionPlan::after(size_t index, size_t i) const {
+  const Task* task = &tasks_[index];
+  if (++i == task->tiles) {
+    index += static_cast<size_t>(team::threads());
+    if (index >= tasks_.size()) return {nullptr, 0};
+    task = &tasks_[index];
+    i = 0;
+  }
+  const QueryTile& tile = tiles_[task->tile + i];
+  const int64_t partition =
+      task->partition < 0 ? visible_partitions(step_, tile).first : task->partition;
+  return {&tile, partition};
+}
+
 void AttentionPlan::task(size_t index) {
   const Task& task = tasks_[index];
   float* scratch = scratch_of(scratch_floats_);
   for (size_t i = 0; i < task.tiles; ++i) {
     const QueryTile& tile = tiles_[task.tile + i];
+    const Upcoming next = after(index, i);
     if (task.partition < 0) {
-      kernels_->attend(step_, tile, scratch);
+      kernels_->attend(step_, tile, next, scratch);
     } else {
       float* partial = partials_.data() + task.partial + i * task.stride;
-      kernels_->attend_partition(step_, tile, task.partition, scratch, partial);
+      kernels_->attend_partition(step_, tile, task.partition, next, scratch, partial);
     }
   }
 }

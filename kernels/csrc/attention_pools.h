@@ -116,15 +116,19 @@ struct Tile {
     const int32_t* table = step.table + tile.request * step.table_width;
     keys.stride = values.stride =
         static_cast<ptrdiff_t>(P::kHeadMajor ? step.head_size : step.kv_heads * step.head_size);
-    for (int g = 0; g < kGroupsPerTile; ++g) {
+    int64_t index = base / step.block_size, token = base % step.block_size;
+    for (int g = 0; g < kGroupsPerTile; ++g, token += kGroupKeys) {
       const int64_t start = base + g * kGroupKeys;
+      if (token == step.block_size) {
+        token = 0;
+        ++index;
+      }
       keys.group[g] = values.group[g] = nullptr;
       scales.key[g] = scales.value[g] = nullptr;
       mapped[g] = false;
       if (start + kGroupKeys <= low || start >= high) continue;
-      const int64_t block = table[start / step.block_size];
+      const int64_t block = table[index], head = tile.kv_head;
       if (block < 0) continue;
-      const int64_t token = start % step.block_size, head = tile.kv_head;
       mapped[g] = any = true;
       keys.group[g] =
           static_cast<const Type*>(step.key_cache) + key_offset<P>(step, block, token, head);
@@ -137,6 +141,45 @@ struct Tile {
     }
   }
 };
+
+// What is fetched into the caches while a tile is computed with: the tile that is read next. Blocks
+// lie anywhere, so that the processor, which guesses within a page, cannot know where it is.
+struct Ahead {
+  const char* keys[kGroupsPerTile];
+  const char* values[kGroupsPerTile];
+  ptrdiff_t key_step;      // bytes from a column of keys to the next; 0: keys are not fetched so
+  ptrdiff_t value_stride;  // bytes from a token to the next
+  ptrdiff_t element;       // bytes
+};
+
+inline void fetch(const char* p) { __builtin_prefetch(p, 0, 3); }
+
+// `cached` stands in for what is not there: fetching it again costs nothing.
+inline Ahead nothing_ahead(const float* cached) {
+  Ahead ahead = {};
+  for (int g = 0; g < kGroupsPerTile; ++g) {
+    ahead.keys[g] = ahead.values[g] = reinterpret_cast<const char*>(cached);
+  }
+  return ahead;
+}
+
+template <class P>
+inline Ahead ahead_of(const Tile<P>& next, const float* cached) {
+  Ahead ahead = nothing_ahead(cached);
+  ahead.element = sizeof(typename P::Type);
+  ahead.key_step = P::kHeadMajor ? kGroupKeys * ahead.element : 0;
+  ahead.value_stride = next.values.stride * ahead.element;
+  for (int g = 0; g < kGroupsPerTile; ++g) {
+    if (!next.mapped[g]) continue;
+    ahead.keys[g] = reinterpret_cast<const char*>(next.keys.group[g]);
+    ahead.values[g] = reinterpret_cast<const char*>(next.values.group[g]);
+    if constexpr (P::Element::kScaled) {
+      fetch(reinterpret_cast<const char*>(next.scales.key[g]));
+      fetch(reinterpret_cast<const char*>(next.scales.value[g]));
+    }
+  }
+  return ahead;
+}
 
 // `count` elements (a multiple of 16) as floats.
 template <class Element>

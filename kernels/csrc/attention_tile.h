@@ -35,6 +35,12 @@ KeyRange visible_keys(const AttentionStep& step, const QueryTile& tile, int64_t 
   return {low, high};
 }
 
+// Absolute keys that some token of the tile sees; those of its tokens do not fall.
+KeyRange visible_keys(const AttentionStep& step, const QueryTile& tile) {
+  return {visible_keys(step, tile, tile.position).low,
+          visible_keys(step, tile, tile.position + tile.count - 1).high};
+}
+
 // The scores of one row with what its tile does to them; -inf where it sees no key. Gives the
 // largest.
 template <class P>
@@ -122,19 +128,24 @@ bool soften(const AttentionStep& step, const Tile<P>& rows, int low, int high, i
 // Scores of rows [begin, end) against keys that lie as [D, 16] a group.
 template <class Element>
 void score_all(int64_t begin, int64_t end, int64_t size, const Workspace& w,
-               const typename Element::Type* const (&groups)[kGroupsPerTile], int count) {
-#define ORTLOOM_SCORE(R, r) \
-  score_rows<Element, R>(w.query + (r)*size, size, groups, count, w.weights + (r)*kTileKeys)
+               const typename Element::Type* const (&groups)[kGroupsPerTile], int count,
+               const Ahead& ahead) {
+  const Ahead nothing = nothing_ahead(w.query);
+#define ORTLOOM_SCORE(R, r)                                               \
+  score_rows<Element, R>(w.query + (r)*size, size, groups, count,         \
+                         (r) == begin ? ahead : nothing, w.weights + (r)*kTileKeys)
   ORTLOOM_FOR_ROW_BLOCKS(begin, end, ORTLOOM_SCORE);
 #undef ORTLOOM_SCORE
 }
 
 template <class Element>
 void mix_all(int64_t begin, int64_t end, int64_t size, const Workspace& w,
-             const TileRows<typename Element::Type>& values, int low, int high) {
-#define ORTLOOM_VALUE(R, r)                                                               \
-  value_rows<Element, R>(values, low, high, w.weights + (r)*kTileKeys, w.decay + (r),     \
-                         w.sums + (r)*size, size)
+             const TileRows<typename Element::Type>& values, int low, int high,
+             const Ahead& ahead) {
+  const Ahead nothing = nothing_ahead(w.query);
+#define ORTLOOM_VALUE(R, r)                                                           \
+  value_rows<Element, R>(values, low, high, w.weights + (r)*kTileKeys, w.decay + (r), \
+                         (r) == begin ? ahead : nothing, w.sums + (r)*size, size)
   ORTLOOM_FOR_ROW_BLOCKS(begin, end, ORTLOOM_VALUE);
 #undef ORTLOOM_VALUE
 }
@@ -153,9 +164,31 @@ int fill_gaps(const bool (&mapped)[kGroupsPerTile], const Type* (&groups)[kGroup
   return last + 1;
 }
 
+// The rest of what comes next, behind the groups that were scored and around the keys that were
+// mixed in.
+inline void fetch_rest(const Ahead& ahead, int64_t size, int count, int low, int high) {
+  for (int g = count; g < kGroupsPerTile; ++g) {
+    for (int64_t byte = 0; byte < size * ahead.key_step; byte += 64) fetch(ahead.keys[g] + byte);
+  }
+  for (int j = 0; j < kTileKeys; ++j) {
+    if (j >= low && j < high) continue;
+    const char* token = ahead.values[j / kGroupKeys] + j % kGroupKeys * ahead.value_stride;
+    for (int64_t byte = 0; byte < size * ahead.element; byte += 64) fetch(token + byte);
+  }
+}
+
+// Keys of the canonical layout come next token by token.
+template <class P>
+inline void fetch_tokens(const Ahead& ahead, int64_t size, int g) {
+  for (int j = 0; j < kGroupKeys; ++j) {
+    const char* token = ahead.keys[g] + j * ahead.value_stride;
+    for (int64_t byte = 0; byte < size * ahead.element; byte += 64) fetch(token + byte);
+  }
+}
+
 template <class P>
 void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
-                 const Workspace& w) {
+                 const Ahead& ahead, const Workspace& w) {
   using Element = typename P::Element;
   using Type = typename P::Type;
   const int64_t group = group_heads(step), size = step.head_size;
@@ -179,6 +212,7 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
   const bool copy_keys =
       !P::kHeadMajor || (!kIsFloat && (last - first) * group > kRowsPerBlock);
   const bool copy_values = !kIsFloat && (last - first) * group > kRowsPerBlock;
+  int count;
   if (copy_keys) {
     const float* keys[kGroupsPerTile] = {};
     for (int g = 0; g < kGroupsPerTile; ++g) {
@@ -187,18 +221,19 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
       if constexpr (P::kHeadMajor) {
         widen_all<Element>(rows.keys.group[g], kGroupKeys * size, to);
       } else {
+        if constexpr (kReadAhead) fetch_tokens<P>(ahead, size, g);
         transpose_group(rows.keys.group[g], rows.keys.stride, static_cast<int>(size), to,
                         kGroupKeys);
       }
       keys[g] = to;
     }
-    const int count = fill_gaps(rows.mapped, keys);
-    score_all<Float32Element>(first * group, last * group, size, w, keys, count);
+    count = fill_gaps(rows.mapped, keys);
+    score_all<Float32Element>(first * group, last * group, size, w, keys, count, ahead);
   } else {
     const Type* keys[kGroupsPerTile];
     for (int g = 0; g < kGroupsPerTile; ++g) keys[g] = rows.keys.group[g];
-    const int count = fill_gaps(rows.mapped, keys);
-    score_all<Element>(first * group, last * group, size, w, keys, count);
+    count = fill_gaps(rows.mapped, keys);
+    score_all<Element>(first * group, last * group, size, w, keys, count, ahead);
   }
   TileRows<float> values = {};
   if (copy_values) {
@@ -213,6 +248,7 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
 
   // Runs of tokens that see the same keys share a register block; a weight of a key that a row does
   // not see is never multiplied, so that whatever lies there cannot reach the row.
+  const Ahead nothing = nothing_ahead(w.query);
   for (int64_t i = first; i < last;) {
     const KeyRange range = visible_keys(step, tile, tile.position + i);
     const int run_low = static_cast<int>(larger(range.low - base, 0));
@@ -226,10 +262,16 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
       }
     }
     const bool seen = soften(step, rows, run_low, run_high, i * group, end * group, w);
+    const Ahead& mixed_ahead = i == first ? ahead : nothing;
     if (seen && copy_values) {
-      mix_all<Float32Element>(i * group, end * group, size, w, values, run_low, run_high);
+      mix_all<Float32Element>(i * group, end * group, size, w, values, run_low, run_high,
+                              mixed_ahead);
     } else if (seen) {
-      mix_all<Element>(i * group, end * group, size, w, rows.values, run_low, run_high);
+      mix_all<Element>(i * group, end * group, size, w, rows.values, run_low, run_high,
+                       mixed_ahead);
+    }
+    if constexpr (kReadAhead) {
+      if (i == first) fetch_rest(ahead, size, count, run_low, run_high);
     }
     i = end;
   }
