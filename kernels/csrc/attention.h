@@ -16,7 +16,7 @@ constexpr int kTileKeys = 64;
 constexpr int kPartitionKeys = 256;
 
 // Query rows (tokens x heads of one KV head) of a task; a token's rows are never split.
-constexpr int kTargetRows = 48;
+constexpr int kTargetRows = 96;
 
 constexpr int kMinHeadSize = 64, kMaxHeadSize = 256, kHeadSizeMultiple = 16;
 constexpr int kMinBlockSize = 16, kMaxBlockSize = 256, kBlockSizeMultiple = 16;

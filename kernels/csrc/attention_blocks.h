@@ -3,7 +3,7 @@
 #ifndef ORTLOOM_ATTENTION_BLOCKS_H_
 #define ORTLOOM_ATTENTION_BLOCKS_H_
 
-#include "attention_pools.h"
+#include "attention_ahead.h"
 
 namespace {
 

@@ -69,6 +69,16 @@ void prepare_queries(const AttentionStep& step, const QueryTile& tile, float* qu
   for (int64_t i = 0; i < tile.count; ++i) {
     const float* in = step.query + (tile.first + i) * step.query_stride +
                       tile.kv_head * group * step.head_size;
+    if constexpr (kReadAhead) {
+      // The rows after the next, and those of the output, which are needed at the end.
+      const bool more = i + 2 < tile.count;
+      const float* out = step.output + ((tile.first + i) * step.heads + tile.kv_head * group) *
+                                           step.head_size;
+      for (int64_t d = 0; d < group * step.head_size; d += 16) {
+        if (more) fetch(reinterpret_cast<const char*>(in + 2 * step.query_stride + d));
+        __builtin_prefetch(out + d, 1, 2);
+      }
+    }
     for (int64_t g = 0; g < group; ++g) {
       prepare_head(step, in + g * step.head_size, step.q_norm, tile.position + i, factor,
                    query + (i * group + g) * step.head_size);

@@ -142,45 +142,6 @@ struct Tile {
   }
 };
 
-// What is fetched into the caches while a tile is computed with: the tile that is read next. Blocks
-// lie anywhere, so that the processor, which guesses within a page, cannot know where it is.
-struct Ahead {
-  const char* keys[kGroupsPerTile];
-  const char* values[kGroupsPerTile];
-  ptrdiff_t key_step;      // bytes from a column of keys to the next; 0: keys are not fetched so
-  ptrdiff_t value_stride;  // bytes from a token to the next
-  ptrdiff_t element;       // bytes
-};
-
-inline void fetch(const char* p) { __builtin_prefetch(p, 0, 3); }
-
-// `cached` stands in for what is not there: fetching it again costs nothing.
-inline Ahead nothing_ahead(const float* cached) {
-  Ahead ahead = {};
-  for (int g = 0; g < kGroupsPerTile; ++g) {
-    ahead.keys[g] = ahead.values[g] = reinterpret_cast<const char*>(cached);
-  }
-  return ahead;
-}
-
-template <class P>
-inline Ahead ahead_of(const Tile<P>& next, const float* cached) {
-  Ahead ahead = nothing_ahead(cached);
-  ahead.element = sizeof(typename P::Type);
-  ahead.key_step = P::kHeadMajor ? kGroupKeys * ahead.element : 0;
-  ahead.value_stride = next.values.stride * ahead.element;
-  for (int g = 0; g < kGroupsPerTile; ++g) {
-    if (!next.mapped[g]) continue;
-    ahead.keys[g] = reinterpret_cast<const char*>(next.keys.group[g]);
-    ahead.values[g] = reinterpret_cast<const char*>(next.values.group[g]);
-    if constexpr (P::Element::kScaled) {
-      fetch(reinterpret_cast<const char*>(next.scales.key[g]));
-      fetch(reinterpret_cast<const char*>(next.scales.value[g]));
-    }
-  }
-  return ahead;
-}
-
 // `count` elements (a multiple of 16) as floats.
 template <class Element>
 inline void widen_all(const typename Element::Type* in, int64_t count, float* out) {
