@@ -15,9 +15,6 @@ constexpr int kGroupKeys = 16;
 constexpr int kTileKeys = 64;
 constexpr int kPartitionKeys = 256;
 
-// Query rows (tokens x heads of one KV head) of a task; a token's rows are never split.
-constexpr int kTargetRows = 96;
-
 constexpr int kMinHeadSize = 64, kMaxHeadSize = 256, kHeadSizeMultiple = 16;
 constexpr int kMinBlockSize = 16, kMaxBlockSize = 256, kBlockSizeMultiple = 16;
 
@@ -68,6 +65,8 @@ struct Upcoming {
 };
 
 struct AttentionKernels {
+  // Query rows (tokens x heads of one KV head) of a task; a token's rows are never split.
+  int64_t target_rows;
   // Floats of scratch that one task needs (64-byte aligned).
   size_t (*scratch_floats)(const AttentionStep& step, int64_t rows);
   // Normalises, rotates and writes tokens [begin, end) to their slots.

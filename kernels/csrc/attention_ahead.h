@@ -52,15 +52,17 @@ inline void fetch_rest(const Ahead& ahead, int64_t size, int count, int low, int
   for (int g = count; g < kGroupsPerTile; ++g) {
     for (int64_t byte = 0; byte < size * ahead.key_step; byte += 64) fetch(ahead.keys[g] + byte);
   }
-  for (int j = 0; j < kTileKeys; ++j) {
-    if (j >= low && j < high) continue;
-    const char* token = ahead.values[j / kGroupKeys] + j % kGroupKeys * ahead.value_stride;
-    for (int64_t byte = 0; byte < size * ahead.element; byte += 64) fetch(token + byte);
-  }
+  const auto fetch_values = [&](int begin, int end) {
+    for (int j = begin; j < end; ++j) {
+      const char* token = ahead.values[j / kGroupKeys] + j % kGroupKeys * ahead.value_stride;
+      for (int64_t byte = 0; byte < size * ahead.element; byte += 64) fetch(token + byte);
+    }
+  };
+  fetch_values(0, low);
+  fetch_values(high, kTileKeys);
 }
 
 // Keys of the canonical layout come next token by token.
-template <class P>
 inline void fetch_tokens(const Ahead& ahead, int64_t size, int g) {
   for (int j = 0; j < kGroupKeys; ++j) {
     const char* token = ahead.keys[g] + j * ahead.value_stride;

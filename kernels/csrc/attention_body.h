@@ -209,8 +209,8 @@ void merge(const AttentionStep& step, const QueryTile& tile, int64_t first, int6
   finish(step, tile, w);
 }
 
-constexpr AttentionKernels kKernels = {scratch_floats, store_tokens, attend, attend_partition,
-                                       merge};
+constexpr AttentionKernels kKernels = {kTargetRows,      scratch_floats, store_tokens, attend,
+                                       attend_partition, merge};
 
 }  // namespace
 

@@ -69,12 +69,82 @@ void score_tokens(const AttentionStep& step, const QueryTile& tile, int64_t base
   }
 }
 
+// Where a tile's keys, as [D, 16] a group, and values lie: in the pool or in a copy.
+template <class Element>
+struct Operands {
+  const typename Element::Type* keys[kGroupsPerTile];
+  TileRows<typename Element::Type> values;
+};
+
+// Tokens [first, last), which see places of the tile at `base`.
+template <class Element, class P>
+void attend_tokens(const AttentionStep& step, const QueryTile& tile, const Tile<P>& rows,
+                   int64_t base, int64_t first, int64_t last, Operands<Element> in,
+                   const Ahead& ahead, const Workspace& w) {
+  const int64_t group = group_heads(step), size = step.head_size;
+  const int count = fill_gaps(rows.mapped, in.keys);
+  const Ahead nothing = nothing_ahead(w.query);
+  const auto seen_by = [&](int64_t i) {
+    return visible_places(step, tile, tile.position + i, base);
+  };
+  score_tokens<Element>(step, tile, base, first, last, w, in.keys, count, ahead);
+  for (int64_t begin = first; begin < last;) {
+    int64_t end = begin;
+    while (end < last && sees_any(rows, seen_by(end))) ++end;
+    if (begin == end) {
+      ++begin;
+      continue;
+    }
+    soften(step, tile, rows, base, begin, end, w);
+    // Runs of tokens that see the same keys share a register block; a weight of a key that a row
+    // does not see is never multiplied, so that whatever lies there cannot reach the row.
+    for (int64_t i = begin; i < end;) {
+      const Places seen = seen_by(i);
+      int64_t next = i + 1;
+      while (next < end && seen_by(next).low == seen.low && seen_by(next).high == seen.high) ++next;
+      mix_all<Element>(i * group, next * group, size, w, in.values, seen,
+                       i == first ? ahead : nothing);
+      i = next;
+    }
+    begin = end;
+  }
+  if constexpr (kReadAhead) {
+    const Places seen = seen_by(first);
+    fetch_rest(ahead, size, count, seen.low, seen.high);
+  }
+}
+
+// The tile's keys and values as floats.
+template <class P>
+Operands<Float32Element> widened_copy(const AttentionStep& step, const Tile<P>& rows,
+                                      const Ahead& ahead, const Workspace& w) {
+  using Element = typename P::Element;
+  const int64_t size = step.head_size;
+  Operands<Float32Element> copy = {};
+  copy.values.stride = size;
+  if constexpr (!P::kHeadMajor) copy.values = rows.values;
+  for (int g = 0; g < kGroupsPerTile; ++g) {
+    if (!rows.mapped[g]) continue;
+    float* keys = w.keys + g * kGroupKeys * size;
+    if constexpr (P::kHeadMajor) {
+      float* values = w.values + g * kGroupKeys * size;
+      widen_all<Element>(rows.keys.group[g], kGroupKeys * size, keys);
+      widen_all<Element>(rows.values.group[g], kGroupKeys * size, values);
+      copy.values.group[g] = values;
+    } else {
+      if constexpr (kReadAhead) fetch_tokens(ahead, size, g);
+      transpose_group(rows.keys.group[g], rows.keys.stride, static_cast<int>(size), keys,
+                      kGroupKeys);
+    }
+    copy.keys[g] = keys;
+  }
+  return copy;
+}
+
 template <class P>
 void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
                  const Ahead& ahead, const Workspace& w) {
   using Element = typename P::Element;
-  using Type = typename P::Type;
-  const int64_t group = group_heads(step), size = step.head_size;
   // Rows see key ranges whose ends never fall, so the rows that see the tile are neighbours.
   int64_t first = tile.count, last = 0;
   for (int64_t i = 0; i < tile.count; ++i) {
@@ -91,74 +161,18 @@ void attend_tile(const AttentionStep& step, const QueryTile& tile, int64_t base,
   if (!rows.any) return;
 
   // One register block reads what the pool holds; several share a widened copy, which is exact.
-  constexpr bool kIsFloat = sizeof(Type) == sizeof(float);
-  const bool copy_keys =
-      !P::kHeadMajor || (!kIsFloat && (last - first) * group > kRowsPerBlock);
-  const bool copy_values = !kIsFloat && (last - first) * group > kRowsPerBlock;
-  int count;
-  if (copy_keys) {
-    const float* keys[kGroupsPerTile] = {};
-    for (int g = 0; g < kGroupsPerTile; ++g) {
-      if (!rows.mapped[g]) continue;
-      float* to = w.keys + g * kGroupKeys * size;
-      if constexpr (P::kHeadMajor) {
-        widen_all<Element>(rows.keys.group[g], kGroupKeys * size, to);
-      } else {
-        if constexpr (kReadAhead) fetch_tokens<P>(ahead, size, g);
-        transpose_group(rows.keys.group[g], rows.keys.stride, static_cast<int>(size), to,
-                        kGroupKeys);
-      }
-      keys[g] = to;
-    }
-    count = fill_gaps(rows.mapped, keys);
-    score_tokens<Float32Element>(step, tile, base, first, last, w, keys, count, ahead);
-  } else {
-    const Type* keys[kGroupsPerTile];
-    for (int g = 0; g < kGroupsPerTile; ++g) keys[g] = rows.keys.group[g];
-    count = fill_gaps(rows.mapped, keys);
-    score_tokens<Element>(step, tile, base, first, last, w, keys, count, ahead);
+  constexpr bool kIsFloat = sizeof(typename P::Type) == sizeof(float);
+  const bool several = (last - first) * group_heads(step) > kRowsPerBlock;
+  if (!P::kHeadMajor || (!kIsFloat && several)) {
+    attend_tokens(step, tile, rows, base, first, last, widened_copy(step, rows, ahead, w), ahead,
+                  w);
+    return;
   }
-  TileRows<float> values = {};
-  if (copy_values) {
-    values.stride = size;
-    for (int g = 0; g < kGroupsPerTile; ++g) {
-      if (!rows.mapped[g]) continue;
-      float* to = w.values + g * kGroupKeys * size;
-      widen_all<Element>(rows.values.group[g], kGroupKeys * size, to);
-      values.group[g] = to;
-    }
-  }
-
-  const Ahead nothing = nothing_ahead(w.query);
-  const auto seen_by = [&](int64_t i) {
-    return visible_places(step, tile, tile.position + i, base);
-  };
-  for (int64_t begin = first; begin < last;) {
-    int64_t end = begin;
-    while (end < last && sees_any(rows, seen_by(end))) ++end;
-    if (begin == end) {
-      ++begin;
-      continue;
-    }
-    soften(step, tile, rows, base, begin, end, w);
-    // Runs of tokens that see the same keys share a register block; a weight of a key that a row
-    // does not see is never multiplied, so that whatever lies there cannot reach the row.
-    for (int64_t i = begin; i < end;) {
-      const Places seen = seen_by(i);
-      int64_t next = i + 1;
-      while (next < end && seen_by(next).low == seen.low && seen_by(next).high == seen.high) ++next;
-      const Ahead& fetched = i == first ? ahead : nothing;
-      if (copy_values) {
-        mix_all<Float32Element>(i * group, next * group, size, w, values, seen, fetched);
-      } else {
-        mix_all<Element>(i * group, next * group, size, w, rows.values, seen, fetched);
-      }
-      if constexpr (kReadAhead) {
-        if (i == first) fetch_rest(ahead, size, count, seen.low, seen.high);
-      }
-      i = next;
-    }
-    begin = end;
+  if constexpr (P::kHeadMajor) {
+    Operands<Element> in = {};
+    in.values = rows.values;
+    for (int g = 0; g < kGroupsPerTile; ++g) in.keys[g] = rows.keys.group[g];
+    attend_tokens(step, tile, rows, base, first, last, in, ahead, w);
   }
 }
 
