@@ -15,9 +15,6 @@ constexpr int kGroupKeys = 16;
 constexpr int kTileKeys = 64;
 constexpr int kPartitionKeys = 256;
 
-// Query rows (tokens x heads of one KV head) of a task; a token's rows are never split.
-constexpr int kTargetRows = 48;
-
 constexpr int kMinHeadSize = 64, kMaxHeadSize = 256, kHeadSizeMultiple = 16;
 constexpr int kMinBlockSize = 16, kMaxBlockSize = 256, kBlockSizeMultiple = 16;
 
@@ -61,16 +58,24 @@ struct QueryTile {
   int64_t kv_head;
 };
 
+// What a thread is likely to read after a tile: another tile's partition. Null: not known.
+struct Upcoming {
+  const QueryTile* tile;
+  int64_t partition;
+};
+
 struct AttentionKernels {
+  // Query rows (tokens x heads of one KV head) of a task; a token's rows are never split.
+  int64_t target_rows;
   // Floats of scratch that one task needs (64-byte aligned).
   size_t (*scratch_floats)(const AttentionStep& step, int64_t rows);
   // Normalises, rotates and writes tokens [begin, end) to their slots.
   void (*store)(const AttentionStep& step, int64_t begin, int64_t end);
   // All partitions of a tile, written to step.output.
-  void (*attend)(const AttentionStep& step, const QueryTile& tile, float* scratch);
+  void (*attend)(const AttentionStep& step, const QueryTile& tile, Upcoming next, float* scratch);
   // One partition of a tile; `partial` gets rows x (maximum, sum, D sums), partial_floats() long.
   void (*attend_partition)(const AttentionStep& step, const QueryTile& tile, int64_t partition,
-                           float* scratch, float* partial);
+                           Upcoming next, float* scratch, float* partial);
   // Folds the partitions [first, last) of a tile, laid out one after the other, into step.output.
   void (*merge)(const AttentionStep& step, const QueryTile& tile, int64_t first, int64_t last,
                 const float* partials, float* scratch);

@@ -3,7 +3,7 @@
 #ifndef ORTLOOM_ATTENTION_BLOCKS_H_
 #define ORTLOOM_ATTENTION_BLOCKS_H_
 
-#include "attention_pools.h"
+#include "attention_ahead.h"
 
 namespace {
 
@@ -12,9 +12,13 @@ namespace {
 template <class Element, int R, int NV>
 inline void score_block(const float* query, int64_t size,
                         const typename Element::Type* const (&groups)[kGroupsPerTile], int first,
-                        float* scores) {
+                        const Ahead& ahead, float* scores) {
   constexpr int kVectorsPerGroup = kGroupKeys / Vec::kLanes;
+  constexpr int kGroups = (NV + kVectorsPerGroup - 1) / kVectorsPerGroup;
   const typename Element::Type* keys[NV];
+  const char* next[kGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) next[g] = ahead.keys[first / kVectorsPerGroup + g];
 #pragma GCC unroll 8
   for (int n = 0; n < NV; ++n) {
     const int vector = first + n;
@@ -27,14 +31,31 @@ inline void score_block(const float* query, int64_t size,
     for (int n = 0; n < NV; ++n) sum[r][n] = zero();
   }
   for (int64_t d = 0; d < size; ++d) {
-    Vec k[NV];
+    if constexpr (kReadAhead) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) fetch(next[g] + d * ahead.key_step);
+    }
+    // The fewer of the two stay in registers.
+    if constexpr (R < NV) {
+      Vec q[R];
 #pragma GCC unroll 8
-    for (int n = 0; n < NV; ++n) k[n] = Element::widen(keys[n] + d * kGroupKeys);
+      for (int r = 0; r < R; ++r) q[r] = splat(query[r * size + d]);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Vec q = splat(query[r * size + d]);
+      for (int n = 0; n < NV; ++n) {
+        const Vec k = Element::widen(keys[n] + d * kGroupKeys);
 #pragma GCC unroll 8
-      for (int n = 0; n < NV; ++n) sum[r][n] = fma(q, k[n], sum[r][n]);
+        for (int r = 0; r < R; ++r) sum[r][n] = fma(q[r], k, sum[r][n]);
+      }
+    } else {
+      Vec k[NV];
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) k[n] = Element::widen(keys[n] + d * kGroupKeys);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const Vec q = splat(query[r * size + d]);
+#pragma GCC unroll 8
+        for (int n = 0; n < NV; ++n) sum[r][n] = fma(q, k[n], sum[r][n]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -50,22 +71,36 @@ inline void score_block(const float* query, int64_t size,
 template <class Element, int R>
 void score_rows(const float* query, int64_t size,
                 const typename Element::Type* const (&groups)[kGroupsPerTile], int count,
-                float* scores) {
+                const Ahead& ahead, float* scores) {
+  constexpr int kMost = vectors_per_block(R);
+  static_assert(kTileVectors % kMost == 0, "a block ends where the tile does");
   const int vectors = count * (kGroupKeys / Vec::kLanes);
   if (vectors == 1) {
-    score_block<Element, R, 1>(query, size, groups, 0, scores);
+    score_block<Element, R, 1>(query, size, groups, 0, ahead, scores);
     return;
   }
-  for (int n = 0; n < vectors; n += kVectorsPerBlock) {
-    score_block<Element, R, kVectorsPerBlock>(query, size, groups, n, scores);
+  for (int n = 0; n < vectors;) {
+    if (kMost > kVectorsPerBlock && vectors - n > kVectorsPerBlock) {
+      score_block<Element, R, kMost>(query, size, groups, n, ahead, scores);
+      n += kMost;
+    } else {
+      score_block<Element, R, kVectorsPerBlock>(query, size, groups, n, ahead, scores);
+      n += kVectorsPerBlock;
+    }
   }
 }
+
+// A number that is known when a template is made.
+template <int N>
+struct Count {
+  constexpr operator int() const { return N; }
+};
 
 // sums[r][..] = sums[r][..] * decay[r] + sum over keys low <= j < high of weights[r][j] * value[j]
 template <class Element, int R, int NV>
 inline void value_block(const TileRows<typename Element::Type>& values, int64_t column, int low,
-                        int high, const float* weights, const float* decay, float* sums,
-                        int64_t size) {
+                        int high, const float* weights, const float* decay, const Ahead& ahead,
+                        float* sums, int64_t size) {
   Vec sum[R][NV];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -84,15 +119,34 @@ inline void value_block(const TileRows<typename Element::Type>& values, int64_t 
     }
     const typename Element::Type* row =
         values.group[group] + (j % kGroupKeys) * values.stride + column;
-    for (; j < stop; ++j, row += values.stride) {
-      Vec v[NV];
+    const char* next = ahead.values[group] + (j % kGroupKeys) * ahead.value_stride +
+                       column * ahead.element;
+    for (; j < stop; ++j, row += values.stride, next += ahead.value_stride) {
+      if constexpr (kReadAhead) {
+        constexpr int kBytes = NV * Vec::kLanes * static_cast<int>(sizeof(*row));
 #pragma GCC unroll 8
-      for (int n = 0; n < NV; ++n) v[n] = Element::widen(row + n * Vec::kLanes);
+        for (int byte = 0; byte < kBytes; byte += 64) fetch(next + byte);
+      }
+      if constexpr (R < NV) {
+        Vec w[R];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const Vec w = splat(weights[r * kTileKeys + j]);
+        for (int r = 0; r < R; ++r) w[r] = splat(weights[r * kTileKeys + j]);
 #pragma GCC unroll 8
-        for (int n = 0; n < NV; ++n) sum[r][n] = fma(w, v[n], sum[r][n]);
+        for (int n = 0; n < NV; ++n) {
+          const Vec v = Element::widen(row + n * Vec::kLanes);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) sum[r][n] = fma(w[r], v, sum[r][n]);
+        }
+      } else {
+        Vec v[NV];
+#pragma GCC unroll 8
+        for (int n = 0; n < NV; ++n) v[n] = Element::widen(row + n * Vec::kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const Vec w = splat(weights[r * kTileKeys + j]);
+#pragma GCC unroll 8
+          for (int n = 0; n < NV; ++n) sum[r][n] = fma(w, v[n], sum[r][n]);
+        }
       }
     }
   }
@@ -105,15 +159,19 @@ inline void value_block(const TileRows<typename Element::Type>& values, int64_t 
 
 template <class Element, int R>
 void value_rows(const TileRows<typename Element::Type>& values, int low, int high,
-                const float* weights, const float* decay, float* sums, int64_t size) {
-  constexpr int kStep = kVectorsPerBlock * Vec::kLanes;
+                const float* weights, const float* decay, const Ahead& ahead, float* sums,
+                int64_t size) {
+  constexpr int kMost = vectors_per_block(R);
   int64_t column = 0;
-  for (; column + kStep <= size; column += kStep) {
-    value_block<Element, R, kVectorsPerBlock>(values, column, low, high, weights, decay, sums, size);
-  }
-  for (; column < size; column += Vec::kLanes) {
-    value_block<Element, R, 1>(values, column, low, high, weights, decay, sums, size);
-  }
+  const auto columns = [&](auto vectors) {
+    constexpr int kStep = vectors * Vec::kLanes;
+    for (; column + kStep <= size; column += kStep) {
+      value_block<Element, R, vectors>(values, column, low, high, weights, decay, ahead, sums, size);
+    }
+  };
+  columns(Count<kMost>());
+  if constexpr (kMost > kVectorsPerBlock) columns(Count<kVectorsPerBlock>());
+  columns(Count<1>());
 }
 
 // Calls step(R) for R = kRowsPerBlock as often as it fits, then once for the rest.

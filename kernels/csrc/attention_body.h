@@ -26,6 +26,7 @@ namespace {
 using ortloom::AttentionKernels;
 using ortloom::kPartitionKeys;
 using ortloom::PartitionRange;
+using ortloom::Upcoming;
 
 size_t scratch_floats(const AttentionStep& step, int64_t row_count) {
   const size_t size = static_cast<size_t>(step.head_size);
@@ -68,6 +69,16 @@ void prepare_queries(const AttentionStep& step, const QueryTile& tile, float* qu
   for (int64_t i = 0; i < tile.count; ++i) {
     const float* in = step.query + (tile.first + i) * step.query_stride +
                       tile.kv_head * group * step.head_size;
+    if constexpr (kReadAhead) {
+      // The rows after the next, and those of the output, which are needed at the end.
+      const bool more = i + 2 < tile.count;
+      const float* out = step.output + ((tile.first + i) * step.heads + tile.kv_head * group) *
+                                           step.head_size;
+      for (int64_t d = 0; d < group * step.head_size; d += 16) {
+        if (more) fetch(reinterpret_cast<const char*>(in + 2 * step.query_stride + d));
+        __builtin_prefetch(out + d, 1, 2);
+      }
+    }
     for (int64_t g = 0; g < group; ++g) {
       prepare_head(step, in + g * step.head_size, step.q_norm, tile.position + i, factor,
                    query + (i * group + g) * step.head_size);
@@ -75,15 +86,39 @@ void prepare_queries(const AttentionStep& step, const QueryTile& tile, float* qu
   }
 }
 
+// The keys of a partition that some row of the tile may see, from a tile's edge on.
+KeyRange partition_keys(const AttentionStep& step, const QueryTile& tile, int64_t partition) {
+  const KeyRange range = visible_keys(step, tile);
+  const int64_t begin = partition * kPartitionKeys;
+  return {larger(begin, range.low / kTileKeys * kTileKeys),
+          smaller(begin + kPartitionKeys, range.high)};
+}
+
+template <class P>
+Ahead tile_ahead(const AttentionStep& step, const QueryTile& tile, int64_t base,
+                 const Workspace& w) {
+  const KeyRange range = visible_keys(step, tile);
+  return ahead_of(Tile<P>(step, tile, base, range.low, range.high), w.query);
+}
+
 void attend_one_partition(const AttentionStep& step, const QueryTile& tile, int64_t partition,
-                          const Workspace& w) {
+                          Upcoming next, const Workspace& w) {
   const int64_t rows = tile.count * group_heads(step);
   reset(rows, step.head_size, w.maximum, w.sum, w.sums);
-  const int64_t begin = partition * kPartitionKeys;
-  const int64_t end = smaller(begin + kPartitionKeys, tile.kv_length);
-  with_pool(step, [&](auto pool) {
+  const auto [begin, end] = partition_keys(step, tile, partition);
+  with_pool(step, [&, begin = begin, end = end](auto pool) {
+    using P = decltype(pool);
     for (int64_t base = begin; base < end; base += kTileKeys) {
-      attend_tile<decltype(pool)>(step, tile, base, w);
+      Ahead ahead = nothing_ahead(w.query);
+      if constexpr (kReadAhead) {
+        if (base + kTileKeys < end) {
+          ahead = tile_ahead<P>(step, tile, base + kTileKeys, w);
+        } else if (next.tile != nullptr) {
+          const KeyRange keys = partition_keys(step, *next.tile, next.partition);
+          ahead = tile_ahead<P>(step, *next.tile, keys.low, w);
+        }
+      }
+      attend_tile<P>(step, tile, base, ahead, w);
     }
   });
 }
@@ -137,28 +172,28 @@ void finish(const AttentionStep& step, const QueryTile& tile, const Workspace& w
   }
 }
 
-void attend(const AttentionStep& step, const QueryTile& tile, float* scratch) {
+void attend(const AttentionStep& step, const QueryTile& tile, Upcoming next, float* scratch) {
   const int64_t rows = tile.count * group_heads(step);
   const Workspace w = carve(step, rows, scratch);
   prepare_queries(step, tile, w.query);
   reset(rows, step.head_size, w.total_maximum, w.total_sum, w.total_sums);
   const PartitionRange range = ortloom::visible_partitions(step, tile);
   for (int64_t p = range.first; p < range.last; ++p) {
-    attend_one_partition(step, tile, p, w);
+    attend_one_partition(step, tile, p, p + 1 < range.last ? Upcoming{&tile, p + 1} : next, w);
     fold(rows, step.head_size, w.maximum, w.sum, w.sums, w);
   }
   finish(step, tile, w);
 }
 
 void attend_partition(const AttentionStep& step, const QueryTile& tile, int64_t partition,
-                      float* scratch, float* partial) {
+                      Upcoming next, float* scratch, float* partial) {
   const int64_t rows = tile.count * group_heads(step);
   Workspace w = carve(step, rows, scratch);
   w.maximum = partial;
   w.sum = partial + rows;
   w.sums = partial + 2 * rows;
   prepare_queries(step, tile, w.query);
-  attend_one_partition(step, tile, partition, w);
+  attend_one_partition(step, tile, partition, next, w);
 }
 
 void merge(const AttentionStep& step, const QueryTile& tile, int64_t first, int64_t last,
@@ -174,8 +209,8 @@ void merge(const AttentionStep& step, const QueryTile& tile, int64_t first, int6
   finish(step, tile, w);
 }
 
-constexpr AttentionKernels kKernels = {scratch_floats, store_tokens, attend, attend_partition,
-                                       merge};
+constexpr AttentionKernels kKernels = {kTargetRows,      scratch_floats, store_tokens, attend,
+                                       attend_partition, merge};
 
 }  // namespace
 

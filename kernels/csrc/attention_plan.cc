@@ -38,7 +38,8 @@ AttentionPlan::AttentionPlan(const AttentionKernels& kernels, const AttentionSte
 
 void AttentionPlan::cut_tokens(const StepSizes& sizes) {
   const int64_t group = step_.heads / step_.kv_heads;
-  const int64_t tile_tokens = kTargetRows / group > 0 ? kTargetRows / group : 1;
+  const int64_t rows = kernels_->target_rows;
+  const int64_t tile_tokens = rows / group > 0 ? rows / group : 1;
   scratch_floats_ = kernels_->scratch_floats(step_, tile_tokens * group);
   for (int64_t r = 0; r < sizes.requests; ++r) {
     const int64_t begin = step_.cu_seqlens[r], end = step_.cu_seqlens[r + 1];
@@ -63,7 +64,9 @@ void AttentionPlan::cut_tiles() {
   // as one stream, by several each fetches ahead into what is the others'.
   const size_t enough = 2 * static_cast<size_t>(team::threads());
   const bool many_tiles = tiles_.size() / neighbours >= enough;
-  for (size_t i = 0; i < tiles_.size(); i += neighbours) {
+  // From the end: later tokens of a prompt see more keys, and the smallest task should be the last.
+  for (size_t i = tiles_.size(); i > 0;) {
+    i -= neighbours;
     const QueryTile& tile = tiles_[i];
     const PartitionRange range = visible_partitions(step_, tile);
     const size_t parts = static_cast<size_t>(range.last - range.first);
@@ -101,16 +104,32 @@ void AttentionPlan::store(size_t index) const {
   kernels_->store(step_, begin, end < tokens_ ? end : tokens_);
 }
 
+// The task's next tile or, when threads take their turns, the first tile of the thread's next task.
+Upcoming AttentionPlan::after(size_t index, size_t i) const {
+  const Task* task = &tasks_[index];
+  if (++i == task->tiles) {
+    index += static_cast<size_t>(team::threads());
+    if (index >= tasks_.size()) return {nullptr, 0};
+    task = &tasks_[index];
+    i = 0;
+  }
+  const QueryTile& tile = tiles_[task->tile + i];
+  const int64_t partition =
+      task->partition < 0 ? visible_partitions(step_, tile).first : task->partition;
+  return {&tile, partition};
+}
+
 void AttentionPlan::task(size_t index) {
   const Task& task = tasks_[index];
   float* scratch = scratch_of(scratch_floats_);
   for (size_t i = 0; i < task.tiles; ++i) {
     const QueryTile& tile = tiles_[task.tile + i];
+    const Upcoming next = after(index, i);
     if (task.partition < 0) {
-      kernels_->attend(step_, tile, scratch);
+      kernels_->attend(step_, tile, next, scratch);
     } else {
       float* partial = partials_.data() + task.partial + i * task.stride;
-      kernels_->attend_partition(step_, tile, task.partition, scratch, partial);
+      kernels_->attend_partition(step_, tile, task.partition, next, scratch, partial);
     }
   }
 }

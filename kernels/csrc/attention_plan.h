@@ -43,6 +43,7 @@ class AttentionPlan {
 
   void cut_tokens(const StepSizes& sizes);
   void cut_tiles();
+  Upcoming after(size_t index, size_t tile) const;
 
   const AttentionKernels* kernels_;
   AttentionStep step_;

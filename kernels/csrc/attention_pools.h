@@ -116,15 +116,19 @@ struct Tile {
     const int32_t* table = step.table + tile.request * step.table_width;
     keys.stride = values.stride =
         static_cast<ptrdiff_t>(P::kHeadMajor ? step.head_size : step.kv_heads * step.head_size);
-    for (int g = 0; g < kGroupsPerTile; ++g) {
+    int64_t index = base / step.block_size, token = base % step.block_size;
+    for (int g = 0; g < kGroupsPerTile; ++g, token += kGroupKeys) {
       const int64_t start = base + g * kGroupKeys;
+      if (token == step.block_size) {
+        token = 0;
+        ++index;
+      }
       keys.group[g] = values.group[g] = nullptr;
       scales.key[g] = scales.value[g] = nullptr;
       mapped[g] = false;
       if (start + kGroupKeys <= low || start >= high) continue;
-      const int64_t block = table[start / step.block_size];
+      const int64_t block = table[index], head = tile.kv_head;
       if (block < 0) continue;
-      const int64_t token = start % step.block_size, head = tile.kv_head;
       mapped[g] = any = true;
       keys.group[g] =
           static_cast<const Type*>(step.key_cache) + key_offset<P>(step, block, token, head);

@@ -18,9 +18,12 @@ void prepare_head(const AttentionStep& step, const float* in, const float* norm,
     }
     const float mean = reduce_add(sum) / static_cast<float>(size);
     const float inverse = 1.0f / __builtin_sqrtf(mean + step.epsilon);
-    for (int64_t d = 0; d < size; ++d) out[d] = in[d] * inverse * norm[d];
+    const Vec scale = splat(inverse);
+    for (int64_t d = 0; d < size; d += Vec::kLanes) {
+      store(out + d, mul(mul(load(in + d), scale), load(norm + d)));
+    }
   } else {
-    for (int64_t d = 0; d < size; ++d) out[d] = in[d];
+    for (int64_t d = 0; d < size; d += Vec::kLanes) store(out + d, load(in + d));
   }
   if (step.cos != nullptr) {
     const int64_t half = step.rotary_half;
@@ -29,14 +32,21 @@ void prepare_head(const AttentionStep& step, const float* in, const float* norm,
     float* x = out + step.rotary_offset;
     const int64_t pair = step.rotary_interleaved ? 1 : half;
     const int64_t stride = step.rotary_interleaved ? 2 : 1;
-    for (int64_t i = 0; i < half; ++i) {
+    int64_t i = 0;
+    for (; !step.rotary_interleaved && i + Vec::kLanes <= half; i += Vec::kLanes) {
+      const Vec a = load(x + i), b = load(x + i + pair), cosine = load(c + i), sine = load(s + i);
+      store(x + i, sub(mul(a, cosine), mul(b, sine)));
+      store(x + i + pair, add(mul(b, cosine), mul(a, sine)));
+    }
+    for (; i < half; ++i) {
       const float a = x[i * stride], b = x[i * stride + pair];
       x[i * stride] = a * c[i] - b * s[i];
       x[i * stride + pair] = b * c[i] + a * s[i];
     }
   }
   if (factor != 1.0f) {
-    for (int64_t d = 0; d < size; ++d) out[d] *= factor;
+    const Vec by = splat(factor);
+    for (int64_t d = 0; d < size; d += Vec::kLanes) store(out + d, mul(by, load(out + d)));
   }
 }
 

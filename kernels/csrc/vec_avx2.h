@@ -16,6 +16,13 @@ struct Vec {
 
 constexpr int kRowsPerBlock = 6;  // register block: 6 rows x 2 vectors = 12 of 16 registers
 constexpr int kVectorsPerBlock = 2;
+// Few rows take more vectors: a sum waits 4 cycles for its last addition while two are begun in each,
+// so that fewer than 8 sums leave the multipliers idle.
+constexpr int vectors_per_block(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+// Rows of a task: the more there are, the less it costs to widen and to transpose what they share.
+constexpr int kTargetRows = 96;
+// The keys and values of the next tile are fetched while those of the present one are computed with.
+constexpr bool kReadAhead = true;
 
 inline Vec zero() { return {_mm256_setzero_ps()}; }
 inline Vec splat(float x) { return {_mm256_set1_ps(x)}; }

@@ -16,6 +16,9 @@ struct Vec {
 
 constexpr int kRowsPerBlock = 6;  // register block: 6 rows x 4 vectors = 24 of 32 registers
 constexpr int kVectorsPerBlock = 4;
+constexpr int vectors_per_block(int) { return kVectorsPerBlock; }
+constexpr int kTargetRows = 48;
+constexpr bool kReadAhead = false;
 
 inline Vec zero() { return {vdupq_n_f32(0.0f)}; }
 inline Vec splat(float x) { return {vdupq_n_f32(x)}; }

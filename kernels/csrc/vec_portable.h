@@ -25,6 +25,9 @@ struct Vec {
 
 constexpr int kRowsPerBlock = 4;
 constexpr int kVectorsPerBlock = 2;
+constexpr int vectors_per_block(int) { return kVectorsPerBlock; }
+constexpr int kTargetRows = 48;
+constexpr bool kReadAhead = false;
 
 inline Vec splat(float x) { return {Float4{x, x, x, x}}; }
 inline Vec zero() { return splat(0.0f); }

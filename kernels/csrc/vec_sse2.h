@@ -21,6 +21,9 @@ struct Vec {
 
 constexpr int kRowsPerBlock = 4;  // register block: 4 rows x 2 vectors = 8 of 16 registers
 constexpr int kVectorsPerBlock = 2;
+constexpr int vectors_per_block(int) { return kVectorsPerBlock; }
+constexpr int kTargetRows = 48;
+constexpr bool kReadAhead = false;
 
 inline Vec zero() { return {_mm_setzero_ps()}; }
 inline Vec splat(float x) { return {_mm_set1_ps(x)}; }

@@ -49,7 +49,7 @@ def test_schedules_agree_at_other_head_sizes(runners):
     check_schedules(Stream(70, attributes, head_size=256), runners(attributes, threads=(2,)))
 
 
-# Group 16, tile 64, partition 256 keys, 16-token register tiles of 48 rows: one below, at, above.
+# Group 16, tile 64, partition 256 keys, tasks of 48 or 96 rows: one below, at, above.
 THRESHOLDS = sorted({edge + d for edge in (16, 64, 256, 512, 1024, 4096) for d in (-1, 0, 1)})
 
 
