@@ -76,7 +76,9 @@ class Verdict:
 
     Attributes:
         gap: the largest distance of a chosen expert's logit below the least one that the
-            reference chooses, as a share of the range of that token's logits.
+            reference chooses, as a share of the mean range of a token's logits in that layer:
+            what reaches a router is normed, so noise is alike in all tokens, also in those to
+            which all experts are almost equal.
         moved: share of (token, layer) pairs whose set of experts is another one.
     """
 
@@ -95,6 +97,8 @@ def verdict(logits: Mapping[int, Sequence[Any]], choices: Choices) -> Verdict:
     """
     gap, moved, pairs = 0.0, 0, 0
     for layer, sequences in choices.items():
+        ranges = np.concatenate([np.ptp(np.asarray(one), axis=1) for one in logits[layer]])
+        reach = max(float(ranges.mean(dtype=np.float64)), 1e-30)
         for ids, scores in zip(sequences, logits[layer], strict=True):
             found, count = np.asarray(scores, dtype=np.float64), ids.shape[1]
             ordered = np.sort(ids, axis=1)
@@ -102,7 +106,6 @@ def verdict(logits: Mapping[int, Sequence[Any]], choices: Choices) -> Verdict:
                 return Verdict(float("inf"), 1.0)
             least = np.sort(found, axis=1)[:, -count]
             chosen = np.take_along_axis(found, ids, axis=1)
-            reach = np.maximum(found.max(axis=1) - found.min(axis=1), 1e-30)
             gaps = (least - chosen.min(axis=1)) / reach
             gap, pairs = max(gap, float(gaps.max())), pairs + len(ids)
             moved += int(np.count_nonzero(gaps > 0))
