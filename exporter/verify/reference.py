@@ -20,7 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ortloom.errors import ParityFailed
+from ortloom.exporter.sources.expert_tensors import ExpertsView
+from ortloom.exporter.sources.open_source import open_source
 from ortloom.exporter.verify.routing import Choices, Verdict, verdict
+from ortloom.exporter.weights import row_chunks
 
 Logits = npt.NDArray[np.float32]
 
@@ -119,10 +122,18 @@ def reference_answers(
 
 
 def load_model(source: Path, changes: dict[str, Any]) -> Any:
-    """The source's model as transformers loads it, eager and in fp32."""
+    """The source's model as transformers loads it, eager and in fp32.
+
+    transformers has no reader for the experts of most GGUF files: their models are built from the
+    config and filled with the values that our reader gives.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    if source.is_file():
+        checkpoint = open_source(str(source))
+        if isinstance(checkpoint, ExpertsView):
+            return _filled_model(checkpoint, changes)
     place: dict[str, Any] = {"pretrained_model_name_or_path": str(source)}
     if source.is_file():
         place = {
@@ -135,6 +146,23 @@ def load_model(source: Path, changes: dict[str, Any]) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         **place, config=config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
+
+
+def _filled_model(checkpoint: ExpertsView, changes: dict[str, Any]) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    facts = {**checkpoint.config(), **changes}
+    config = AutoConfig.for_model(**{k: v for k, v in facts.items() if k != "dtype"})
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            for start, stop in row_chunks(tuple(parameter.shape)):
+                rows = checkpoint.rows(name, start, stop)
+                parameter[start:stop].copy_(torch.from_numpy(np.array(rows)))
+    return model.eval()
 
 
 def model_logits(model: Any, tokens: list[list[int]]) -> list[Logits]:
@@ -158,7 +186,10 @@ def take_stored_weights(model: Any, bundle: Path) -> None:
     stored = StoredWeights(bundle)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(stored.values(name, tuple(parameter.shape))))
+            values = stored.values(name, tuple(parameter.shape))
+            parameter.copy_(
+                torch.from_numpy(np.array(values))
+            )  # not of the map, which is read-only
 
 
 def routed_logits(model: Any, tokens: list[list[int]], choices: Choices) -> tuple[Logits, Verdict]:
