@@ -22,7 +22,7 @@ from ortloom.exporter.rewrites.gated_linear import joined_gates
 from ortloom.exporter.rewrites.packed_experts import pack_experts
 from ortloom.exporter.rewrites.packed_linear import linear_weight, pack_linears
 from ortloom.exporter.sources.checkpoint import Checkpoint
-from ortloom.exporter.sources.expert_tensors import expert_rows
+from ortloom.exporter.sources.expert_tensors import expert_blocks, expert_rows
 from ortloom.exporter.stamp import layer_of, renumber, stamp_layers
 from ortloom.exporter.trace import Trace, trace
 from ortloom.exporter.translate import translate
@@ -137,8 +137,8 @@ def build_contract(
     layout = WeightLayout(joined=joined_weights(model.graph) + joined_gates(model.graph))
     for name, shape in traced.parameters.items():
         if name in packed and len(shape) == 3:
-            reader = partial(expert_rows, checkpoint)
-            layout.jobs.append(experts_job(name, forms[name], shape[0:3], reader))
+            rows, blocks = partial(expert_rows, checkpoint), partial(expert_blocks, checkpoint)
+            layout.jobs.append(experts_job(name, forms[name], shape[0:3], rows, blocks))
         elif name in packed:
             size = (shape[0], shape[1])
             layout.jobs.append(

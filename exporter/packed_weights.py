@@ -14,6 +14,7 @@ DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "u8": "uint8",
 
 RowReader = Callable[[str, int, int], Array]
 ExpertReader = Callable[[str, int, int, int], Array]
+ExpertBlockReader = Callable[[str, int, int, int], Blocks]
 BlockReader = Callable[[str, int, int], Blocks]
 
 
@@ -84,22 +85,30 @@ def _packed_blocks(found: Blocks, form: PackedForm) -> list[Array]:
 
 
 def experts_job(
-    name: str, form: PackedForm, shape: tuple[int, int, int], rows: ExpertReader
+    name: str,
+    form: PackedForm,
+    shape: tuple[int, int, int],
+    rows: ExpertReader,
+    blocks: ExpertBlockReader,
 ) -> WeightJob:
     """The stored tensors of experts, expert after expert; see `packed_job`.
 
     Args:
         name: of the parameter.
-        form: how it is stored: floats, or rounded codes.
+        form: how it is stored.
         shape: [E, N, K].
         rows: reads fp32 rows of one expert's matrix (name, expert, start, stop).
+        blocks: reads the same rows in the source's own blocks, for `form.native`.
     """
     tensors = stored_tensors(name, form, shape)
 
     def produce() -> Chunks:
         for expert in range(shape[0]):
             for start, stop in panel_chunks(shape[1:]):
-                arrays = _packed_rows(rows(name, expert, start, stop), form)
+                if form.native and form.quantised:
+                    arrays = _packed_blocks(blocks(name, expert, start, stop), form)
+                else:
+                    arrays = _packed_rows(rows(name, expert, start, stop), form)
                 for tensor, array in zip(tensors, arrays, strict=True):
                     expert_bytes = tensor.nbytes // tensor.shape[0]
                     panel_bytes = expert_bytes // tensor.shape[1]

@@ -106,14 +106,37 @@ class ExpertsView:
         """
         if name not in self._fused:
             return self.rows(name, expert, expert + 1)[0, start:stop]
+        found = [self._stored.rows(*span) for span in self._spans(name, expert, start, stop)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def expert_blocks(self, name: str, expert: int, start: int, stop: int) -> Blocks:
+        """Rows start .. stop of one expert's matrix, whose `block_form` is quantised.
+
+        Raises:
+            SourceInvalid: the stored bytes cannot be read, or are not in blocks.
+        """
+        if name not in self._fused:
+            raise SourceInvalid(f"experts '{name}' are not stored in blocks, one by one")
+        found = [
+            self._stored.block_rows(part, first, last)
+            for part, first, last in self._spans(name, expert, start, stop)
+        ]
+        mins = [blocks.mins for blocks in found if blocks.mins is not None]
+        return Blocks(
+            np.concatenate([blocks.codes for blocks in found]),
+            np.concatenate([blocks.scales for blocks in found]),
+            np.concatenate(mins) if mins else None,
+        )
+
+    def _spans(self, name: str, expert: int, start: int, stop: int) -> list[tuple[str, int, int]]:
+        """The stored matrices behind rows start .. stop of an expert, and the rows in each."""
         experts = self._fused[name]
-        step = experts.shape[0]
-        found = []
+        step, found = experts.shape[0], []
         for place, part in enumerate(experts.parts[expert]):
             first, last = max(start - place * step, 0), min(stop - place * step, step)
             if first < last:
-                found.append(self._stored.rows(part, first, last))
-        return found[0] if len(found) == 1 else np.concatenate(found)
+                found.append((part, first, last))
+        return found
 
     def rows(self, name: str, start: int, stop: int) -> FloatRows:
         """See `Checkpoint.rows`; whole experts of a fused parameter."""
@@ -131,9 +154,9 @@ class ExpertsView:
         return forms.pop() if len(forms) == 1 else None
 
     def block_rows(self, name: str, start: int, stop: int) -> Blocks:
-        """See `Checkpoint.block_rows`."""
+        """See `Checkpoint.block_rows`; of experts see `expert_blocks`."""
         if name in self._fused:
-            raise SourceInvalid(f"tensor '{name}' is not stored in blocks")
+            raise SourceInvalid(f"'{name}' is stored expert by expert")
         return self._stored.block_rows(self._names[name], start, stop)
 
     def files(self) -> list[Path]:
@@ -165,3 +188,14 @@ def expert_rows(checkpoint: Checkpoint, name: str, expert: int, start: int, stop
     if isinstance(checkpoint, ExpertsView):
         return checkpoint.expert_rows(name, expert, start, stop)
     return checkpoint.rows(name, expert, expert + 1)[0, start:stop]
+
+
+def expert_blocks(checkpoint: Checkpoint, name: str, expert: int, start: int, stop: int) -> Blocks:
+    """The same rows in the source's own blocks.
+
+    Raises:
+        SourceInvalid: they are not stored so, expert by expert.
+    """
+    if not isinstance(checkpoint, ExpertsView):
+        raise SourceInvalid(f"experts '{name}' are not stored in blocks, one by one")
+    return checkpoint.expert_blocks(name, expert, start, stop)

@@ -8,16 +8,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortloom.errors import SourceInvalid, UnsupportedModel
+from ortloom.exporter.sources.gguf_experts import layer_with_experts
 
 CLASSES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
+"""Model type → class."""
 
-PERMUTED = frozenset({"llama", "mistral"})
-"""Architectures whose query and key rows are stored in interleaved rotary order."""
+TYPES = {
+    "llama": "llama",
+    "mistral": "mistral",
+    "olmoe": "olmoe",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+}
+"""GGUF architecture → model type; a llama with experts is a mixtral, with a window a mistral."""
+
+PERMUTED = frozenset({"llama", "mistral", "mixtral"})
+"""Model types whose query and key rows are stored in interleaved rotary order."""
 
 OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -34,6 +49,7 @@ INNER = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
@@ -70,6 +86,63 @@ def _rope(fields: Mapping[str, Any], arch: str) -> dict[str, Any]:
     return rope
 
 
+OTHER_EXPERTS = ("_shexp.", "_chexps.", "exp_probs_b")
+"""Parts of names of tensors beside routed experts that no supported model has."""
+
+
+def _experts(
+    fields: Mapping[str, Any], arch: str, model_type: str, tensors: set[str]
+) -> dict[str, Any]:
+    """What the config of a mixture of experts says besides.
+
+    Raises:
+        SourceInvalid: a required key or every tensor of experts is missing.
+        UnsupportedModel: another routing, or experts beside the routed ones.
+    """
+    odd = sorted(name for name in tensors if any(part in name for part in OTHER_EXPERTS))
+    if odd:
+        raise UnsupportedModel(f"tensor '{odd[0]}' of the GGUF file is not supported")
+    for key, plain in (
+        ("expert_gating_func", (0, 1)),  # not said, and softmax
+        ("expert_weights_scale", (0.0, 1.0)),
+        ("expert_shared_count", (0,)),
+        ("expert_group_count", (0, 1)),
+    ):
+        value = fields.get(f"{arch}.{key}")
+        if value is not None and value not in plain:
+            raise UnsupportedModel(f"{arch}.{key} = {value} of the GGUF file is not supported")
+
+    def count(key: str) -> int:
+        value = fields.get(f"{arch}.{key}")
+        if value is None:
+            raise SourceInvalid(f"the GGUF file has no '{arch}.{key}'")
+        return int(value)
+
+    sparse = {layer_with_experts(name) for name in tensors} - {None}
+    if not sparse:
+        raise SourceInvalid(f"the GGUF file of architecture '{arch}' has no tensors of experts")
+    layers = range(count("block_count"))
+    dense = [layer for layer in layers if layer not in sparse]
+    made: dict[str, Any] = {
+        "num_local_experts" if model_type == "mixtral" else "num_experts": count("expert_count"),
+        "num_experts_per_tok": count("expert_used_count"),
+    }
+    width = fields.get(f"{arch}.expert_feed_forward_length")
+    if model_type == "qwen3_moe":
+        made["moe_intermediate_size"] = count("expert_feed_forward_length")
+        made["decoder_sparse_step"], made["mlp_only_layers"] = 1, dense
+    elif dense:
+        raise UnsupportedModel(f"layer {dense[0]} of the GGUF file has no experts, others have")
+    elif width is not None:
+        made["intermediate_size"] = int(width)
+    if model_type != "mixtral":  # which always divides by the sum of the chosen weights
+        default = model_type == "qwen3_moe"
+        made["norm_topk_prob"] = bool(fields.get(f"{arch}.expert_weights_norm", default))
+    elif not fields.get(f"{arch}.expert_weights_norm", True):
+        raise UnsupportedModel(f"{arch}.expert_weights_norm = false is not supported")
+    return made
+
+
 def read_config(fields: Mapping[str, Any], tensors: set[str]) -> dict[str, Any]:
     """The Hugging Face config of a GGUF file.
 
@@ -84,9 +157,9 @@ def read_config(fields: Mapping[str, Any], tensors: set[str]) -> dict[str, Any]:
     arch = str(fields.get("general.architecture", ""))
     if not arch:
         raise SourceInvalid("the GGUF file does not name its architecture")
-    if arch not in CLASSES:
+    if arch not in TYPES:
         raise UnsupportedModel(
-            f"GGUF architecture '{arch}' is not supported (supported: {', '.join(sorted(CLASSES))})"
+            f"GGUF architecture '{arch}' is not supported (supported: {', '.join(sorted(TYPES))})"
         )
     if "rope_freqs.weight" in tensors:
         raise UnsupportedModel(
@@ -108,7 +181,10 @@ def read_config(fields: Mapping[str, Any], tensors: set[str]) -> dict[str, Any]:
             f"rotary embedding over {rotary} of {head} head dimensions is not supported"
         )
     window = fields.get(f"{arch}.attention.sliding_window")
-    model_type = "mistral" if window and arch == "llama" else arch
+    sparse = {layer_with_experts(name) for name in tensors} - {None}
+    model_type = TYPES[arch]
+    if arch == "llama":
+        model_type = "mixtral" if sparse else "mistral" if window else "llama"
     vocab = fields.get(f"{arch}.vocab_size") or len(fields.get("tokenizer.ggml.tokens", ()))
     config: dict[str, Any] = {
         "architectures": [CLASSES[model_type]],
@@ -116,7 +192,9 @@ def read_config(fields: Mapping[str, Any], tensors: set[str]) -> dict[str, Any]:
         "dtype": "float32",
         "vocab_size": int(vocab),
         "hidden_size": hidden,
-        "intermediate_size": int(number("feed_forward_length")),
+        "intermediate_size": int(
+            number("feed_forward_length", fields.get(f"{arch}.expert_feed_forward_length"))
+        ),
         "num_hidden_layers": int(number("block_count")),
         "num_attention_heads": heads,
         "num_key_value_heads": int(number("attention.head_count_kv", heads)),
@@ -127,9 +205,11 @@ def read_config(fields: Mapping[str, Any], tensors: set[str]) -> dict[str, Any]:
         "rope_parameters": _rope(fields, arch),
         "tie_word_embeddings": "output.weight" not in tensors,
     }
-    if model_type == "mistral":
+    if model_type in ("mistral", "mixtral"):
         config["sliding_window"] = int(window) if window else None
-    if "blk.0.attn_q.bias" in tensors and model_type in ("llama", "qwen3"):
+    if sparse or model_type in ("olmoe", "qwen3_moe"):
+        config |= _experts(fields, arch, model_type, tensors)
+    if "blk.0.attn_q.bias" in tensors and model_type in ("llama", "olmoe", "qwen3", "qwen3_moe"):
         config["attention_bias"] = True
     for ours, theirs in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
         token = fields.get(f"tokenizer.ggml.{theirs}_token_id")

@@ -17,6 +17,7 @@ from ortloom.exporter.sources.gguf_config import (
     read_config,
 )
 from ortloom.exporter.sources.gguf_container import GgufContainer, StoredGguf
+from ortloom.exporter.sources.gguf_experts import expert_matrices
 from ortloom.kernels.packed_contract import Format
 
 READABLE = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
@@ -71,7 +72,8 @@ class GgufFile:
         self.tensors: dict[str, TensorInfo] = {}
         for name, tensor in stored.items():
             ours = parameter_name(name)
-            if ours is None:
+            places = {ours: tensor} if ours is not None else expert_matrices(name, tensor)
+            if not places:
                 self.warnings.append(f"tensor '{name}' has no counterpart and is left out")
                 continue
             if tensor.kind not in READABLE:
@@ -79,8 +81,11 @@ class GgufFile:
                     f"tensor '{name}' is stored as {tensor.kind} (supported: "
                     f"{', '.join(sorted(READABLE))})"
                 )
-            self._stored[ours] = tensor
-            self.tensors[ours] = TensorInfo(tensor.shape, tensor.kind)
+            for parameter, place in places.items():
+                if parameter in self._stored:
+                    raise SourceInvalid(f"tensor '{name}' is also stored under another name")
+                self._stored[parameter] = place
+                self.tensors[parameter] = TensorInfo(place.shape, place.kind)
         self.quantised = any(t.dtype not in FLOATS for t in self.tensors.values())
 
     def config(self) -> dict[str, Any]:
@@ -146,12 +151,13 @@ class GgufFile:
 
     def tokenizer_files(self, folder: Path) -> None:
         """See `Checkpoint.tokenizer_files`; transformers converts the tokenizer."""
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+        # transformers reads no olmoe file: what there is of it besides the tokenizer stops
+        # AutoTokenizer, which wants the config first.
+        reader = PreTrainedTokenizerFast if self._config["model_type"] == "olmoe" else AutoTokenizer
         try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                self.path.resolve().parent, gguf_file=self.path.name
-            )
+            tokenizer = reader.from_pretrained(self.path.resolve().parent, gguf_file=self.path.name)
             tokenizer.save_pretrained(folder)
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__

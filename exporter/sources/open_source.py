@@ -22,14 +22,14 @@ def open_source(source: str) -> Checkpoint:
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"))
         if not (path / "config.json").exists() and len(ggufs) == 1:
-            return GgufFile(ggufs[0])
+            return with_experts(GgufFile(ggufs[0]))
         return with_experts(HfFolder(path))
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise SourceInvalid(
                 f"'{source}' is a file but not a .gguf file; give the checkpoint folder instead"
             )
-        return GgufFile(path)
+        return with_experts(GgufFile(path))
     if _HUB_ID.fullmatch(source) and not source.startswith("."):
         raise SourceInvalid(
             f"'{source}' is no local path, and downloading from the hub is not supported: fetch "

@@ -1,6 +1,13 @@
-"""`--check`: a finished bundle against transformers, before it appears."""
+"""`--check`: a finished bundle against transformers, before it appears.
+
+Two questions are kept apart. Does the graph compute what the model computes: its logits against
+those of transformers with the very values that the bundle stores. And what did rounding cost:
+against transformers with the source's values, where the bundle's are others. A mixture of experts
+is compared with the experts that its graph chose, which are judged apart (see `routing`).
+"""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +26,10 @@ from ortloom.exporter.verify.figures import (
     compare,
 )
 from ortloom.exporter.verify.first_layers import first_layers
-from ortloom.exporter.verify.reference import reference_logits
+from ortloom.exporter.verify.reference import Answer, Pass, reference_answers
+from ortloom.exporter.verify.routing import Choices, require_routing
 from ortloom.exporter.verify.session import GraphRunner, Logits, narrowed
+from ortloom.kernels import isa
 from ortloom.models.manifest import Graph, Manifest
 
 TEXT = (
@@ -45,26 +54,28 @@ def check_tokens(root: Path, vocab_size: int) -> list[list[int]]:
     return [ids[:first], ids[first : first + second]]
 
 
-def _stack(found: dict[tuple[int, int], Logits], sequence: int) -> Logits:
-    rows = [found[sequence, p] for p in range(schedule.LENGTHS[sequence])]
-    return np.stack(rows)
-
-
 def _both(found: dict[tuple[int, int], Logits]) -> Logits:
-    return np.concatenate([_stack(found, 0), _stack(found, 1)])
+    return np.stack([found[s, p] for s in (0, 1) for p in range(schedule.LENGTHS[s])])
 
 
-def limits(manifest: Manifest) -> tuple[float, float] | None:
-    """(Least mean cosine, largest mean KL) of a bundle's graphs; None = `FP32_TOLERANCE`."""
+def keeps_values(manifest: Manifest) -> bool:
+    """Whether the bundle stores the values of its source."""
     quantization = manifest.quantization
-    if quantization.method == "source":  # the source's own values: only rounded inputs differ
-        return None if quantization.bits is None else KEPT_LIMITS
-    if quantization.bits is not None:
-        return ROUNDED_LIMITS[quantization.bits]
-    return None if manifest.dtypes.weights == "float32" else ROUNDED_LIMITS[16]
+    if quantization.method == "source":
+        return True
+    return quantization.bits is None and manifest.dtypes.weights == "float32"
+
+
+def _exact(manifest: Manifest, native: bool) -> bool:
+    """Whether a graph's linear layers read fp32 inputs as they are."""
+    if manifest.quantization.bits is not None:
+        return False
+    narrow = any(tensor.dtype == "bfloat16" for file in manifest.weights for tensor in file.tensors)
+    return not (native and narrow and isa.isa_report().used == "avx512-bf16")
 
 
 def _judge(figures: Figures, allowed: tuple[float, float] | None, what: str) -> None:
+    """Judge by (least mean cosine, largest mean KL), or by `FP32_TOLERANCE`."""
     if allowed is None:
         if not figures.relative <= FP32_TOLERANCE:
             raise ParityFailed(
@@ -85,16 +96,25 @@ def _runner(root: Path, graph: Graph, data: bytes, manifest: Manifest) -> GraphR
     return GraphRunner(narrow, root, graph, manifest.kv_groups, use_library=library)
 
 
-def _check_variant(
-    root: Path, graph: Graph, data: bytes, manifest: Manifest, tokens: list[list[int]],
-    wanted: Logits,
-) -> tuple[dict[str, Any], Logits]:  # fmt: skip
-    """The report's entry of a variant, and the logits of its schedule."""
-    allowed, exact_inputs = limits(manifest), manifest.quantization.bits is None
+@dataclass(frozen=True)
+class _Run:
+    """What a variant's graph gave: logits of the schedule, the experts it chose, and what the
+    report says of it so far."""
+
+    variant: str
+    native: bool
+    exact: bool
+    logits: Logits
+    choices: Choices | None
+    entry: dict[str, Any]
+
+
+def _run_variant(
+    root: Path, graph: Graph, data: bytes, manifest: Manifest, tokens: list[list[int]]
+) -> _Run:
     runner = _runner(root, graph, data, manifest)
     got = _both(runner.run(schedule.steps(tokens)))
-    figures = compare(got, wanted)
-    _judge(figures, allowed, f"graph '{graph.variant}' against transformers")
+    choices, exact_inputs = runner.choices or None, manifest.quantization.bits is None
     again = compare(got, _both(runner.run(schedule.one_shot(tokens))))
     # A body's last-digit differences flip int8 roundings of activations, so quantised graphs are
     # only held to the digit where the library, which is batch invariant, computes the attention.
@@ -103,11 +123,12 @@ def _check_variant(
         raise ParityFailed(
             f"graph '{graph.variant}': scheduled and one-shot logits differ by {again.max_abs:.3g}"
         )
-    return {
+    entry = {
         "attention": "op library" if runner.native else "function body",
-        "against_transformers": figures.rounded(),
         "scheduled_against_one_shot_max_abs": float(f"{again.max_abs:.6g}"),
-    }, got
+    }
+    exact = _exact(manifest, runner.native)
+    return _Run(graph.variant, runner.native, exact, got, choices, entry)
 
 
 def _check_kv_cache(
@@ -123,6 +144,38 @@ def _check_kv_cache(
             f"cosine {figures.cosine:.4f} against float32 (at least {KV_CACHE_COSINE})"
         )
     return figures.rounded()
+
+
+def _passes(run: _Run, kept: bool) -> list[Pass]:
+    """What the reference computes for a run: the first with the values that the bundle stores,
+    the second with the source's; a third where experts could be others."""
+    needed = [Pass(stored=not kept, choices=run.choices)]
+    if not kept:
+        needed.append(Pass(choices=run.choices))
+    return needed if run.choices is None else [*needed, Pass()]
+
+
+def _compare(run: _Run, answers: list[Answer], manifest: Manifest) -> dict[str, Any]:
+    """The report's entry of a run, once it is judged by the answers to its `_passes`."""
+    entry, kept = dict(run.entry), keeps_values(manifest)
+    own, source = answers[0], answers[0 if kept else 1]
+    what = f"graph '{run.variant}' against transformers"
+    if own.routing is not None:
+        require_routing(own.routing, not run.exact, what)
+        entry["routing"] = own.routing.rounded()
+        entry["with_its_own_routing"] = compare(run.logits, answers[-1].logits).rounded()
+    figures = compare(run.logits, own.logits)
+    if not kept:
+        entry["against_stored_weights"] = figures.rounded()
+        _judge(figures, None if run.exact else KEPT_LIMITS, f"{what} with the stored weights")
+        figures = compare(run.logits, source.logits)
+        _judge(figures, ROUNDED_LIMITS[manifest.quantization.bits or 16], what)
+        if source.routing is not None:
+            entry["routing_of_the_source"] = source.routing.rounded()
+    else:
+        _judge(figures, None if run.exact else KEPT_LIMITS, what)
+    entry["against_transformers"] = figures.rounded()
+    return entry
 
 
 def check_bundle(root: Path, options: ExportOptions, progress: Progress) -> dict[str, Any]:
@@ -154,28 +207,54 @@ def check_bundle(root: Path, options: ExportOptions, progress: Progress) -> dict
     windows = [g.window for g in manifest.kv_groups if g.window is not None]
     if windows:
         changes["sliding_window"] = min(schedule.WINDOW, *windows)
-    progress.phase("reference")
-    wanted = np.concatenate(reference_logits(_source_path(options), tokens, changes))
     progress.phase("check")
-    figures: dict[str, Any] = {}
+    runs = []
     for target in manifest.targets:
         graph, data = _read(root, manifest, manifest.graph(target), layers)
-        figures[target], exact = _check_variant(root, graph, data, manifest, tokens, wanted)
+        run = _run_variant(root, graph, data, manifest, tokens)
         for kind in manifest.kv_cache_dtypes(target):
             if kind != graph.kv_cache_dtype:
                 smaller, data = _read(root, manifest, manifest.graph(target, kind), layers)
-                found = _check_kv_cache(root, smaller, data, manifest, tokens, exact)
-                figures[target].setdefault("kv_cache_against_float32", {})[kind] = found
+                found = _check_kv_cache(root, smaller, data, manifest, tokens, run.logits)
+                run.entry.setdefault("kv_cache_against_float32", {})[kind] = found
+        runs.append(run)
+    progress.phase("reference")
+    kept = keeps_values(manifest)
+    needed: list[Pass] = []
+    wanted = [[_place(one, needed) for one in _passes(run, kept)] for run in runs]
+    answers = reference_answers(_source_path(options), tokens, changes, needed, root)
+    figures = {
+        run.variant: _compare(run, [answers[n] for n in numbers], manifest)
+        for run, numbers in zip(runs, wanted, strict=True)
+    }
+    exact = kept and manifest.quantization.bits is None
     return {
         "parity": {
             "reference": "transformers eager fp32",
             "layers": layers,
             "tokens": list(schedule.LENGTHS),
             "window": changes.get("sliding_window"),
-            "tolerance": FP32_TOLERANCE if limits(manifest) is None else None,
+            "tolerance": FP32_TOLERANCE if exact else None,
             "targets": figures,
         }
     }
+
+
+def _place(one: Pass, known: list[Pass]) -> int:
+    """The number of an equal pass, which is added where there is none."""
+    for number, other in enumerate(known):
+        if one.stored == other.stored and _same(one.choices, other.choices):
+            return number
+    known.append(one)
+    return len(known) - 1
+
+
+def _same(one: Choices | None, other: Choices | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(
+        np.array_equal(a, b) for layer in one for a, b in zip(one[layer], other[layer], strict=True)
+    )
 
 
 def _read(root: Path, manifest: Manifest, graph: Graph, layers: int) -> tuple[Graph, bytes]:

@@ -15,8 +15,8 @@ ROUNDED_LIMITS = {4: (0.8, 1.0), 8: (0.99, 0.05), 16: (0.999, 0.01)}
 nats) against fp32."""
 
 KEPT_LIMITS = (0.99, 0.05)
-"""The same where weights keep the source's values and only the input of linear layers is rounded
-to 8 bits."""
+"""The same where the reference has the very values that the bundle stores and only the input of
+linear layers is rounded to 8 bits."""
 
 KV_CACHE_COSINE = 0.9
 """Least mean cosine of a smaller KV cache against float32. The figures are for the reader: below

@@ -10,7 +10,8 @@ import onnx
 import onnxruntime
 
 from ortloom.errors import KernelUnavailable
-from ortloom.exporter.verify.schedule import BLOCK_SIZE, NUM_BLOCKS, Step
+from ortloom.exporter.verify.routing import Choices, expose_routing
+from ortloom.exporter.verify.schedule import BLOCK_SIZE, LENGTHS, NUM_BLOCKS, Step
 from ortloom.kernels import layer_contract, load, team
 from ortloom.kernels.pool_values import MOST, STORAGE, bfloat16_bits
 from ortloom.models.manifest import Graph, KVGroup
@@ -47,6 +48,11 @@ class GraphRunner:
         kv_groups: pool geometry.
         use_library: run `ortloom` ops natively where the library is there, else by their bodies.
         threads: of the library's team, or of ONNX Runtime without it.
+
+    Attributes:
+        native: whether the library runs the ops.
+        choices: the experts of each token in the last run of both sequences whole; empty where
+            the graph has no experts.
     """
 
     def __init__(
@@ -64,6 +70,8 @@ class GraphRunner:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(root)
         )
+        graph, self._routing = expose_routing(graph)
+        self.choices: Choices = {}
         self.native = False
         if use_library:
             try:
@@ -85,15 +93,24 @@ class GraphRunner:
         binding = self._session.io_binding()
         pools = self._bind_pools(binding)
         found: dict[tuple[int, int], Logits] = {}
+        chosen: dict[int, dict[tuple[int, int], Any]] = {layer: {} for layer in self._routing}
         for step in calls:
             for name, array in step.inputs.items():
                 binding.bind_cpu_input(getattr(self._io, name), array)
-            binding.bind_output(self._io.logits, "cpu")
+            for output in (self._io.logits, *self._routing.values()):
+                binding.bind_output(output, "cpu")
             self._session.run_with_iobinding(binding)
-            names = [*pools, self._io.logits]  # in the order in which they were bound
+            # in the order in which they were bound
+            names = [*pools, self._io.logits, *self._routing.values()]
             values = dict(zip(names, binding.get_outputs(), strict=True))
             logits = values[self._io.logits].numpy()
             found.update(zip(step.rows, np.array(logits), strict=True))
+            for layer, output in self._routing.items():
+                chosen[layer].update(zip(step.rows, np.array(values[output].numpy()), strict=True))
+        self.choices = {
+            layer: [np.stack([ids[s, p] for p in range(n)]) for s, n in enumerate(LENGTHS)]
+            for layer, ids in sorted(chosen.items())
+        }
         del pools
         return found
 

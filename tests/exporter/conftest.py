@@ -13,6 +13,10 @@ from ortloom.exporter.options import ExportOptions
 from ortloom.exporter.pipeline import export
 from ortloom.exporter.progress import LineProgress
 
+HERE = str(Path(__file__).resolve().parent)
+if HERE not in sys.path:  # for gguf_files: tests are no package
+    sys.path.insert(0, HERE)
+
 VOCAB = 320
 BASE = {
     "hidden_size": 128,

@@ -164,6 +164,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.unsanitized
 def test_changed_kernels_are_noticed(draw, run_layer, run_chain, compile_mutant, monkeypatch):
     monkeypatch.delenv("ORTLOOM_CPU_ISA", raising=False)
     layer = CASES["u4"]

@@ -26,6 +26,7 @@ def runners(run_op, tier):
     return make
 
 
+@pytest.mark.unsanitized
 def test_schedules_agree_across_a_partition(runners):
     check_schedules(Stream(300), runners(PLAIN))
 
@@ -34,7 +35,10 @@ def test_schedules_agree_across_a_partition(runners):
     "attributes",
     [
         PagedAttentionAttributes(4, 4, local_window_size=40, softcap=10.0),
-        PagedAttentionAttributes(14, 2, do_rotary=1, local_window_size=300),
+        pytest.param(
+            PagedAttentionAttributes(14, 2, do_rotary=1, local_window_size=300),
+            marks=pytest.mark.unsanitized,
+        ),
     ],
 )
 def test_schedules_agree_with_every_feature(runners, run_op, pack, tier, attributes):
@@ -53,6 +57,7 @@ def test_schedules_agree_at_other_head_sizes(runners):
 THRESHOLDS = sorted({edge + d for edge in (16, 64, 256, 512, 1024, 4096) for d in (-1, 0, 1)})
 
 
+@pytest.mark.unsanitized
 def test_kv_lengths_at_every_threshold(runners):
     """Rows at the thresholds, up to 4k keys: alone, in a chunk, beside others, and in one shot."""
     attributes = PagedAttentionAttributes(3, 1)
@@ -113,6 +118,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_suite_fails_on_a_changed_order(mutant, compile_mutant, options, bound, monkeypatch):
     monkeypatch.delenv("ORTLOOM_CPU_ISA", raising=False)

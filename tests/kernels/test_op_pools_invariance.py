@@ -35,6 +35,7 @@ def test_schedules_agree(run_op, pack, tier, pools):
     )
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("tier", sorted({TIERS[0], TIERS[-1]}))
 def test_kv_lengths_at_every_threshold(run_op, tier, pools):
     """Rows at the thresholds, up to 4k keys: alone, in a chunk, beside others, and in one shot."""

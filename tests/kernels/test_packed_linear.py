@@ -232,6 +232,7 @@ MUTANT = (
 )
 
 
+@pytest.mark.unsanitized
 def test_the_bitwise_suite_fails_on_a_mutant(run_node, compile_mutant, monkeypatch):
     monkeypatch.delenv("ORTLOOM_CPU_ISA", raising=False)
     library = compile_mutant("one_bit", "linear_prepare.h", *MUTANT)

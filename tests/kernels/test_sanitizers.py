@@ -15,8 +15,13 @@ HERE = Path(__file__).resolve().parent
 CXX = os.environ.get("CXX", "g++")
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 TESTS = (
-    "test_op_numerics.py",
+    "test_decoder_layer.py",
+    "test_experts.py",
     "test_op_errors.py",
+    "test_op_invariance.py",
+    "test_op_numerics.py",
+    "test_op_pools.py",
+    "test_op_pools_invariance.py",
     "test_packed_linear.py",
     "test_packed_qkv.py",
     "test_packed_refusals.py",
@@ -74,8 +79,7 @@ def test_a_seeded_fault_ends_the_process(tmp_path, environment, call, message):
 
 
 def test_the_op_tests_run_clean(library, environment):
-    """Every op in every tier, bad input and the sampler; mutants of the sources build their own
-    library and are not run here."""
+    """Every op in every tier, bad input, schedules and the sampler, but what is `unsanitized`."""
     command = [
         sys.executable,
         "-m",
@@ -85,9 +89,9 @@ def test_the_op_tests_run_clean(library, environment):
         "-p",
         "no:cacheprovider",
         "-m",
-        "not full",
+        "not full and not unsanitized",
+        *(str(HERE / name) for name in TESTS),
     ]
-    command += ["-k", "not mutant and not changed_order", *(str(HERE / name) for name in TESTS)]
     done = subprocess.run(
         command,
         cwd=ROOT,

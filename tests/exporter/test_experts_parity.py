@@ -1,0 +1,115 @@
+"""The parity check of mixtures of experts: rounding may move tokens at near ties, nothing else."""
+
+import shutil
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+from ortloom.errors import ParityFailed
+from ortloom.exporter.options import ExportOptions
+from ortloom.exporter.progress import LineProgress
+from ortloom.exporter.sources.open_source import open_source
+from ortloom.exporter.verify.check import check_bundle
+from ortloom.exporter.verify.figures import KEPT_LIMITS, ROUNDED_LIMITS
+from ortloom.exporter.verify.routing import EXACT, ROUNDED, require_routing, verdict
+from ortloom.exporter.verify.stored_weights import StoredWeights
+
+FAMILIES = ("mixtral", "olmoe", "qwen3-moe-mixed")
+
+
+@pytest.fixture
+def check(checkpoints):
+    def report(name, folder):
+        options = ExportOptions(source=str(checkpoints(name)), output="unused")
+        return check_bundle(folder, options, LineProgress(sys.stderr))["parity"]["targets"]
+
+    return report
+
+
+@pytest.mark.parametrize("quant", ["int4", "int8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rounded_experts_pass_by_their_own_values(name, quant, bundles, check):
+    for target in check(name, bundles(name, quant)).values():
+        assert target["against_stored_weights"]["cosine"] >= KEPT_LIMITS[0]
+        assert target["routing"]["largest_gap"] <= ROUNDED.gap
+        assert target["routing"]["moved"] <= target["routing_of_the_source"]["moved"] + 0.05
+        assert target["against_transformers"]["cosine"] >= ROUNDED_LIMITS[int(quant[3:])][0]
+        assert "with_its_own_routing" in target
+
+
+def test_experts_in_fp32_choose_as_transformers_does(bundles, check):
+    for target in check("mixtral", bundles("mixtral")).values():
+        assert target["routing"] == {"largest_gap": 0, "moved": 0}
+        assert target["with_its_own_routing"] == target["against_transformers"]
+        assert "against_stored_weights" not in target
+
+
+def test_another_weighting_of_the_experts_is_found(bundles, check, tmp_path):
+    """The graph chooses the same experts, and the logits are not what its weights give."""
+    folder = tmp_path / "changed"
+    shutil.copytree(bundles("olmoe", "int4"), folder)
+    for path in (folder / "graphs").glob("*.onnx"):
+        model = onnx.load(path, load_external_data=False)
+        for node in model.graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "ExpertRouting" and attribute.name == "normalize":
+                    attribute.i = 1 - attribute.i
+        path.write_bytes(model.SerializeToString())
+    with pytest.raises(ParityFailed, match="with the stored weights: cosine"):
+        check("olmoe", folder)
+
+
+@pytest.mark.parametrize("quant", [None, "int8", "int4"])
+def test_stored_values_are_those_of_the_source(quant, bundles, checkpoints):
+    """As near as rounding leaves them, every parameter of the model."""
+    source, stored = (
+        open_source(str(checkpoints("mixtral"))),
+        StoredWeights(bundles("mixtral", quant)),
+    )
+    allowed = {None: 0, "int8": 0.01, "int4": 0.12}[quant]
+    for name, info in source.tensors.items():
+        wanted = source.rows(name, 0, info.shape[0])
+        found = stored.values(name, info.shape)
+        assert np.linalg.norm(found - wanted) <= allowed * np.linalg.norm(wanted), name
+    with pytest.raises(ParityFailed, match=r"do not hold 'model\.nothing'"):
+        stored.values("model.nothing", (4, 4))
+
+
+# ---- choices ----------------------------------------------------------------------------------
+
+LOGITS = np.array([[0.0, 1.0, 2.0, 2.01], [4.0, 3.99, 0.0, 1.0]])
+
+
+def judged(*ids):
+    return verdict({3: [LOGITS]}, {3: [np.array(ids)]})
+
+
+def test_the_best_experts_in_any_order_have_no_gap():
+    assert judged([3, 2], [0, 1]) == judged([2, 3], [1, 0])
+    assert (judged([3, 2], [0, 1]).gap, judged([3, 2], [0, 1]).moved) == (0, 0)
+
+
+def test_a_near_tie_is_a_small_gap():
+    found = judged([2], [0])
+    assert found.gap == pytest.approx(0.01 / np.mean([2.01, 4.0]))
+    assert found.moved == 0.5
+    require_routing(verdict({0: [np.tile(LOGITS, (9, 1))]}, {0: [np.array([[3], [0]] * 8 + [
+        [2], [0]])]}), True, "graph")  # fmt: skip
+    with pytest.raises(ParityFailed, match="below the ones to choose"):
+        require_routing(found, False, "graph")
+    with pytest.raises(ParityFailed, match=r"50\.0% of the tokens' choices"):
+        require_routing(found, True, "graph")
+
+
+@pytest.mark.parametrize("ids", [([1, 2], [0, 1]), ([3, 0], [0, 1]), ([3, 2], [0, 3])])
+def test_another_choice_is_a_large_gap(ids):
+    assert judged(*ids).gap > ROUNDED.gap > EXACT.gap
+    with pytest.raises(ParityFailed, match="below the ones to choose"):
+        require_routing(judged(*ids), True, "graph")
+
+
+@pytest.mark.parametrize("ids", [([3, 3], [0, 1]), ([3, 4], [0, 1]), ([3, -1], [0, 1])])
+def test_experts_named_twice_or_not_there_are_no_choice(ids):
+    assert judged(*ids).gap == float("inf")
