@@ -24,6 +24,7 @@ class Handoff(msgspec.Struct):
     index: int
     engine_address: str
     started: float  # unix seconds of the supervisor's start
+    waits: bool = False  # accept nobody until the engine has answered
 
 
 class FrontReady(msgspec.Struct, tag="ready"):

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sanic import Sanic
@@ -33,6 +34,7 @@ from ortloom.server.supervisor_link import SupervisorLink
 logger = logging.getLogger("ortloom.server")
 
 _BACKLOG = 2048
+_ENGINE_PATIENCE = 10.0  # seconds; an engine in a long step answers after it
 
 
 def build_context(handoff: Handoff) -> FrontContext:
@@ -98,7 +100,11 @@ class Stopper:
 
 
 def run_app(
-    app: Sanic, front: FrontContext, listener: socket.socket, control: socket.socket
+    app: Sanic,
+    front: FrontContext,
+    handoff: Handoff,
+    listener: socket.socket,
+    control: socket.socket,
 ) -> None:
     """Serve until SIGTERM or the supervisor's Drain; the drain is a listener of the app."""
     stopper = Stopper(app)
@@ -108,6 +114,11 @@ def run_app(
     async def start(app: Sanic) -> None:
         await link.start()
         await front.client.start()
+        client = front.client
+        if handoff.waits and isinstance(client, ZmqClient):
+            # Until then connections wait, or go to the other fronts.
+            with suppress(EngineDead, TimeoutError):
+                await asyncio.wait_for(client.wait_ready(), _ENGINE_PATIENCE)
         app.add_task(_report_ready(app, front, link))
 
     async def stop(app: Sanic) -> None:
@@ -169,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.debug("%s", text, exc_info=error)
         control.sendall(frame(FrontFailed(" ".join(text.split()), 1)))
         return 1
-    run_app(app, front, listener, control)
+    run_app(app, front, handoff, listener, control)
     return 0
 
 

@@ -330,12 +330,12 @@ def test_it_serves_on_when_nobody_takes_its_words(bundle, kind):
 
 def test_without_a_folder_for_temporary_files_it_says_so(bundle, monkeypatch, capsys):
     from ortloom.config import Config, FrontConfig, ModelConfig
-    from ortloom.server import supervisor
+    from ortloom.server import spawn, supervisor
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(supervisor.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(spawn.tempfile, "mkdtemp", full)
     front = FrontConfig(host="127.0.0.1", port=0)
     assert supervisor.run(Config(model=ModelConfig(bundle=str(bundle)), front=front)) == 1
     assert "temporary files: No space left" in capsys.readouterr().err
