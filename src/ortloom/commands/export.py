@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--lm-head-quant",
         choices=("int8", "int4"),
         help="the output layer and the embedding table with --quant int4 (default int8: at 4 bits "
-        "they are read faster, and cost more of the accuracy than all other matrices)",
+        "they are read faster and cost accuracy, since their error goes straight into the logits)",
     )
     parser.add_argument(
         "--targets",
