@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <string>
 
 #include "attention_plan.h"
 #include "linear_plan.h"
+#include "node_inputs.h"
 #include "op.h"
 #include "packed_matrix.h"
 #include "paged_attention.h"
+#include "read_order.h"
 #include "scratch.h"
 #include "step_checks.h"
 #include "team.h"
@@ -60,13 +63,15 @@ struct NormPlan {
 
 class Phases {
  public:
+  // `upcoming`: what threads fetch that wait for the last tasks of the phase.
   template <class Body>
-  void add(size_t tasks, const Body& body) {
+  void add(size_t tasks, const Body& body, ReadAhead* upcoming) {
     if (tasks == 0) return;
     list_[count_++] = {
         tasks,
         [](void* user, size_t index) { (*static_cast<const Body*>(user))(index); },
         const_cast<Body*>(&body),
+        upcoming,
     };
   }
   void run() const { team::run_phases(list_, count_); }
@@ -89,7 +94,8 @@ class DecoderLayer : public OpKernel {
         down_(api, info, "down_"),
         activation_(activation_of(api, info, gate_up_, "gate_up_")),
         attention_epsilon_(api.attribute(info, "attention_norm_epsilon", 1e-6f)),
-        mlp_epsilon_(api.attribute(info, "mlp_norm_epsilon", 1e-6f)) {
+        mlp_epsilon_(api.attribute(info, "mlp_norm_epsilon", 1e-6f)),
+        inputs_(api, info, kLayerInputs) {
     for (const float epsilon : {attention_epsilon_, mlp_epsilon_}) {
       if (!std::isfinite(epsilon) || epsilon < 0.0f) {
         throw OpError("the norms' epsilons must be finite and not negative");
@@ -104,7 +110,7 @@ class DecoderLayer : public OpKernel {
 
   void compute(abi::OrtKernelContext* context) const override {
     LayerInputs in;
-    for (size_t i = 0; i < kLayerInputs; ++i) in.view[i] = api_.input(context, i, in.dims[i]);
+    inputs_.read(context, in.view, in.dims);
     const int64_t width = qkv_.k();
     check_tensor("x", in.view[kX], abi::kFloat, {-1, width}, "[T, K]");
     const int64_t rows = in.view[kX].shape[0];
@@ -178,7 +184,18 @@ class DecoderLayer : public OpKernel {
     const NormPlan second(
         linear_, {projected, residual, floats(in, kMlpGamma), normed, sum, width, mlp_epsilon_},
         rows);
-    run(first, second, plans, &attention);
+    if (rows > kFetchRows) {
+      run(first, second, plans, &attention, nullptr);
+      return;
+    }
+    ReadAhead upcoming[4];
+    for (size_t i = 0; i < 4; ++i) {
+      const MatrixRanges weights(calls[i]->w);
+      upcoming[i].set(weights.ranges, std::size(weights.ranges));
+    }
+    order_.enter(MatrixRanges(qkv.w));
+    run(first, second, plans, &attention, upcoming);
+    order_.leave();
   }
 
  private:
@@ -216,8 +233,12 @@ class DecoderLayer : public OpKernel {
 
   // The few values of one or two rows are cheaper to round where the norm has just left them than
   // to hand on: both are one task of one phase.
+  // `upcoming` is the matrices' weights, or null where it does not pay to fetch them.
   void run(const NormPlan& first, const NormPlan& second, std::optional<LinearPlan> (&plans)[4],
-           AttentionPlan* attention) const {
+           AttentionPlan* attention, ReadAhead* upcoming) const {
+    const auto weights = [&](size_t matrix) {
+      return upcoming == nullptr ? nullptr : upcoming + matrix;
+    };
     const auto normalise = [&](const NormPlan& norm, const LinearPlan& plan) {
       return [&norm, &plan](size_t index) {
         norm.task(index);
@@ -244,19 +265,19 @@ class DecoderLayer : public OpKernel {
     const auto attend = [&](size_t index) { attention->task(index); };
     const auto merge = [&](size_t index) { attention->merge(index); };
     Phases phases;
-    phases.add(first.tasks(), norm_first);
-    phases.add(left(first, qkv), prepare_qkv);
-    phases.add(qkv.tasks(), multiply_qkv);
-    phases.add(attention->store_tasks(), store);
-    phases.add(attention->tasks(), attend);
-    phases.add(attention->merge_tasks(), merge);
-    phases.add(projection.prepare_tasks(), prepare_projection);
-    phases.add(projection.tasks(), multiply_projection);
-    phases.add(second.tasks(), norm_second);
-    phases.add(left(second, gate_up), prepare_gate_up);
-    phases.add(gate_up.tasks(), multiply_gate_up);
-    phases.add(down.prepare_tasks(), prepare_down);
-    phases.add(down.tasks(), multiply_down);
+    phases.add(first.tasks(), norm_first, weights(0));
+    phases.add(left(first, qkv), prepare_qkv, weights(0));
+    phases.add(qkv.tasks(), multiply_qkv, weights(1));
+    phases.add(attention->store_tasks(), store, weights(1));
+    phases.add(attention->tasks(), attend, weights(1));
+    phases.add(attention->merge_tasks(), merge, weights(1));
+    phases.add(projection.prepare_tasks(), prepare_projection, weights(1));
+    phases.add(projection.tasks(), multiply_projection, weights(2));
+    phases.add(second.tasks(), norm_second, weights(2));
+    phases.add(left(second, gate_up), prepare_gate_up, weights(2));
+    phases.add(gate_up.tasks(), multiply_gate_up, weights(3));
+    phases.add(down.prepare_tasks(), prepare_down, weights(3));
+    phases.add(down.tasks(), multiply_down, nullptr);
     phases.run();
   }
 
@@ -267,6 +288,8 @@ class DecoderLayer : public OpKernel {
   PackedAttributes qkv_, projection_, gate_up_, down_;
   Activation activation_;
   float attention_epsilon_, mlp_epsilon_;
+  NodeInputs inputs_;
+  ReadOrder order_;
 };
 
 template <PoolType P>

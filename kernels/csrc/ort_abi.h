@@ -62,6 +62,7 @@ enum class Slot : size_t {
   kKernelContextGetOutput = 91,
   kReleaseStatus = 93,
   kReleaseTensorTypeAndShapeInfo = 99,
+  kKernelInfoGetConstantInputTensor = 249,            // 1.15
   kGetTensorElementTypeAndShapeDataReference = 414,   // 1.24; gate on the version string
 };
 

@@ -44,11 +44,15 @@ void Api::check(abi::OrtStatus* status, const char* what) const {
 }
 
 TensorView Api::input(const abi::OrtKernelContext* context, size_t index, int64_t* dims) const {
-  TensorView view;
   const abi::OrtValue* value = nullptr;
   using GetInput =
       abi::OrtStatus* (*)(const abi::OrtKernelContext*, size_t, const abi::OrtValue**);
   check(slot<GetInput>(table_, Slot::kKernelContextGetInput)(context, index, &value), "an input");
+  return view(value, dims);
+}
+
+TensorView Api::view(const abi::OrtValue* value, int64_t* dims) const {
+  TensorView view;
   if (value == nullptr) {
     view.rank = TensorView::kAbsent;
     return view;
@@ -80,6 +84,17 @@ TensorView Api::input(const abi::OrtKernelContext* context, size_t index, int64_
   if (!good) throw OpError("a tensor shape could not be read", abi::kFail);
   view.shape = dims;
   return view;
+}
+
+TensorView Api::constant_input(const abi::OrtKernelInfo* info, size_t index,
+                               int64_t* dims) const {
+  int is_constant = 0;
+  const abi::OrtValue* value = nullptr;
+  using GetConstant =
+      abi::OrtStatus* (*)(const abi::OrtKernelInfo*, size_t, int*, const abi::OrtValue**);
+  const GetConstant get = slot<GetConstant>(table_, Slot::kKernelInfoGetConstantInputTensor);
+  if (!ok(get(info, index, &is_constant, &value)) || !is_constant) value = nullptr;
+  return view(value, dims);
 }
 
 void* Api::output(abi::OrtKernelContext* context, size_t index, const int64_t* shape,

@@ -50,6 +50,9 @@ class Api {
   bool ok(abi::OrtStatus* status) const;
 
   TensorView input(const abi::OrtKernelContext* context, size_t index, int64_t* dims) const;
+  // The same for kernels that are being made: an input that is a constant of the graph, and absent
+  // where it is none. It stays as it is while the kernel lives.
+  TensorView constant_input(const abi::OrtKernelInfo* info, size_t index, int64_t* dims) const;
   void* output(abi::OrtKernelContext* context, size_t index, const int64_t* shape,
                size_t rank) const;
   // Outputs of the node, optional ones that it leaves out at its end not counted.
@@ -63,6 +66,7 @@ class Api {
   bool has_attribute(const abi::OrtKernelInfo* info, const char* name) const;
 
  private:
+  TensorView view(const abi::OrtValue* value, int64_t* dims) const;
   bool read(const abi::OrtKernelInfo* info, const char* name, float* value) const;
   bool read(const abi::OrtKernelInfo* info, const char* name, int64_t* value) const;
   bool read(const abi::OrtKernelInfo* info, const char* name, std::string* value) const;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "linear.h"
+#include "node_inputs.h"
 #include "op.h"
 #include "packed_matrix.h"
 #include "team.h"
@@ -18,7 +19,7 @@ constexpr int64_t kTaskRows = 16;
 class PackedEmbedding : public OpKernel {
  public:
   PackedEmbedding(const Api& api, const abi::OrtKernelInfo* info, const LinearKernels& kernels)
-      : api_(api), kernels_(kernels), attributes_(api, info) {
+      : api_(api), kernels_(kernels), attributes_(api, info), inputs_(api, info, kInputCount) {
     if (!api.attribute(info, "activation", std::string()).empty()) {
       throw OpError("an embedding has no activation");
     }
@@ -27,7 +28,7 @@ class PackedEmbedding : public OpKernel {
   void compute(abi::OrtKernelContext* context) const override {
     TensorView view[kInputCount];
     int64_t dims[kInputCount][TensorView::kMaxRank];
-    for (size_t i = 0; i < kInputCount; ++i) view[i] = api_.input(context, i, dims[i]);
+    inputs_.read(context, view, dims);
     EmbeddingCall call = {};
     call.w = attributes_.matrix(view[kWeight], view[kScales], view[kMins]);
     check_tensor("ids", view[kIds], abi::kInt64, {-1}, "[T]");
@@ -52,6 +53,7 @@ class PackedEmbedding : public OpKernel {
   Api api_;
   const LinearKernels& kernels_;
   PackedAttributes attributes_;
+  NodeInputs inputs_;
 };
 
 }  // namespace

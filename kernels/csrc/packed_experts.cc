@@ -11,6 +11,7 @@
 
 #include "linear.h"
 #include "linear_call.h"
+#include "node_inputs.h"
 #include "op.h"
 #include "packed_matrix.h"
 #include "scratch.h"
@@ -139,7 +140,8 @@ class PackedExperts : public OpKernel {
         inner_(size(api, info, "I", int64_t{1} << 27)),
         gate_up_("gate_up", api, info, experts_, 2 * inner_, width_),
         down_("down", api, info, experts_, width_, inner_),
-        activation_(activation_named(api.attribute(info, "activation", std::string("silu")))) {
+        activation_(activation_named(api.attribute(info, "activation", std::string("silu")))),
+        inputs_(api, info, kInputCount) {
     if (activation_ == Activation::kNone) throw OpError("activation is empty");
     if (inner_ % kPanel != 0) {
       throw OpError("I = " + std::to_string(inner_) + " must be a multiple of 16");
@@ -149,7 +151,7 @@ class PackedExperts : public OpKernel {
   void compute(abi::OrtKernelContext* context) const override {
     TensorView view[kInputCount];
     int64_t dims[kInputCount][TensorView::kMaxRank];
-    for (size_t i = 0; i < kInputCount; ++i) view[i] = api_.input(context, i, dims[i]);
+    inputs_.read(context, view, dims);
     check_tensor("x", view[kX], abi::kFloat, {-1, width_}, "[T, K]");
     const int64_t tokens = view[kX].shape[0];
     check_tensor("ids", view[kIds], abi::kInt64, {tokens, -1}, "[T, slots]");
@@ -317,6 +319,7 @@ class PackedExperts : public OpKernel {
   int64_t experts_, width_, inner_;
   ExpertMatrices gate_up_, down_;
   Activation activation_;
+  NodeInputs inputs_;
 };
 
 }  // namespace

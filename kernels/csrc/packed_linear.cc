@@ -2,8 +2,10 @@
 
 #include "linear.h"
 #include "linear_plan.h"
+#include "node_inputs.h"
 #include "op.h"
 #include "packed_matrix.h"
+#include "read_order.h"
 #include "scratch.h"
 #include "team.h"
 
@@ -16,12 +18,12 @@ class PackedLinear : public OpKernel {
  public:
   PackedLinear(const Api& api, const abi::OrtKernelInfo* info, const LinearKernels& kernels)
       : api_(api), kernels_(kernels), attributes_(api, info),
-        activation_(activation_of(api, info, attributes_)) {}
+        activation_(activation_of(api, info, attributes_)), inputs_(api, info, kInputCount) {}
 
   void compute(abi::OrtKernelContext* context) const override {
     TensorView view[kInputCount];
     int64_t dims[kInputCount][TensorView::kMaxRank];
-    for (size_t i = 0; i < kInputCount; ++i) view[i] = api_.input(context, i, dims[i]);
+    inputs_.read(context, view, dims);
     LinearCall call = {};
     call.w = attributes_.matrix(view[kWeight], view[kScales], view[kMins]);
     check_tensor("x", view[kX], abi::kFloat, {-1, attributes_.k()}, "[T, K]");
@@ -41,8 +43,11 @@ class PackedLinear : public OpKernel {
     plan.carve(&carver);
     carver.lay_out(call_scratch().reserve(carver.size()));
     plan.carve(&carver);
+    const bool fetch = call.rows <= kFetchRows;
+    if (fetch) order_.enter(MatrixRanges(call.w));
     team::run(plan.prepare_tasks(), [&](size_t index) { plan.prepare(index); });
     team::run(plan.tasks(), [&](size_t index) { plan.task(index); });
+    if (fetch) order_.leave();
   }
 
  private:
@@ -50,6 +55,8 @@ class PackedLinear : public OpKernel {
   const LinearKernels& kernels_;
   PackedAttributes attributes_;
   Activation activation_;
+  NodeInputs inputs_;
+  ReadOrder order_;
 };
 
 }  // namespace

@@ -52,6 +52,7 @@ class Team {
   Team(int threads, int spin) : threads_(threads), spin_(spin) {}
 
   int threads() const { return threads_.load(std::memory_order_relaxed); }
+  ReadAhead& upcoming() { return upcoming_; }
   int spin() const { return spin_.load(std::memory_order_relaxed); }
 
   void configure(int threads, int spin) {
@@ -163,6 +164,7 @@ class Team {
         continue;
       }
       if (stop_.load(std::memory_order_acquire)) return;
+      if (upcoming_.fetch()) continue;
       for (int i = 0; i < 4; ++i) pause();
       if (Clock::now() - active < patience) continue;
       std::unique_lock<std::mutex> lock(mutex_);
@@ -203,6 +205,7 @@ class Team {
   std::mutex mutex_;
   std::condition_variable sleepers_;
   std::atomic<bool> stop_{false};
+  ReadAhead upcoming_;
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<uint64_t> completed_{0};
   alignas(64) std::atomic<int> parked_{0};
@@ -261,6 +264,7 @@ int take_part(const Phase* phases, size_t count, PhaseProgress* progress) {
       progress[p].done.fetch_add(1, std::memory_order_release);
     }
     for (int spins = 0; progress[p].done.load(std::memory_order_acquire) < phase.tasks;) {
+      if (phase.upcoming != nullptr && phase.upcoming->fetch()) continue;
       if (spins < kLeaderSpins) {
         ++spins;
         pause();
@@ -313,6 +317,11 @@ void run_phases(const Phase* phases, size_t count) {
     if (mine != Team::kNone) failure.store(mine, std::memory_order_relaxed);
   });
   Team::raise(failure.load(std::memory_order_relaxed));
+}
+
+void fetch_when_idle(const Range* ranges, size_t count) {
+  Team* made = team();
+  if (made != nullptr && made->threads() > 1) made->upcoming().set(ranges, count);
 }
 
 }  // namespace ortloom::team

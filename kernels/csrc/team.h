@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "read_ahead.h"
+
 namespace ortloom::team {
 
 constexpr int kMaxThreads = 256;
@@ -38,12 +40,16 @@ struct Phase {
   size_t tasks;
   void (*task)(void* user, size_t index);
   void* user;
+  ReadAhead* upcoming = nullptr;  // what threads fetch that have nothing left to do in this step
 };
 constexpr size_t kMaxPhases = 24;
 
 // Runs up to kMaxPhases phases in order as one region: the team is called once, and from phase to
 // phase its threads only wait for one another's last tasks. The rules are those of run().
 void run_phases(const Phase* phases, size_t count);
+
+// What idle threads fetch from now on until it is there, for as long as they spin.
+void fetch_when_idle(const Range* ranges, size_t count);
 
 }  // namespace ortloom::team
 

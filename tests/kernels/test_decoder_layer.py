@@ -158,8 +158,8 @@ MUTANTS = {
         "normed, sum, width, attention_epsilon_}",
     ),
     "attention before its keys are stored": (
-        "phases.add(attention->store_tasks(), store);\n    phases.add(attention->tasks(), attend);",
-        "phases.add(attention->tasks(), attend);\n    phases.add(attention->store_tasks(), store);",
+        "phases.add(attention->store_tasks(), store, weights(1));\n    phases.add(attention->tasks(), attend, weights(1));",
+        "phases.add(attention->tasks(), attend, weights(1));\n    phases.add(attention->store_tasks(), store, weights(1));",
     ),
 }
 
