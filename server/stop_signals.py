@@ -1,8 +1,8 @@
 """SIGTERM and SIGINT while `ortloom serve` starts, and while its supervisor runs.
 
 At no time may one of them leave the private folder or a child behind: Python's own answer to
-SIGTERM is to end at once, and that to SIGINT an exception at any place. This module imports nothing
-heavy.
+SIGTERM is to end at once, and that to SIGINT an exception at any place, which native modules that
+are being loaded do not always survive. This module imports nothing heavy.
 """
 
 import signal
@@ -18,15 +18,18 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class StartSignals:
-    """Context manager: the signals raise KeyboardInterrupt, once, and only between `release` and
-    `hold`; one that comes before is raised by `release`.
+    """Context manager: the signals are remembered; between `release` and `hold` they raise
+    KeyboardInterrupt, once, and one that has come before is raised by `release`.
 
     Outside the main thread it changes nothing.
+
+    Attributes:
+        seen: one has come.
     """
 
     def __init__(self) -> None:
         self._held = True
-        self._seen = False
+        self.seen = False
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> "StartSignals":
@@ -47,7 +50,7 @@ class StartSignals:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._seen = True
+        self.seen = True
         if not self._held:
             self._held = True
             raise KeyboardInterrupt
@@ -59,7 +62,7 @@ class StartSignals:
             KeyboardInterrupt: one has come.
         """
         self._held = False
-        if self._seen:
+        if self.seen:
             self._held = True
             raise KeyboardInterrupt
 
@@ -71,12 +74,15 @@ class StartSignals:
 class StopSignals:
     """Counts the signals from its making on, and wakes a selector at each and at a child's end.
 
+    Args:
+        earlier: what watched for them until now.
+
     Attributes:
         wake: readable after a signal.
         count: signals since it was last set to 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: StartSignals | None = None) -> None:
         self.count = 0
         self.wake, self._wakened_by = socket.socketpair()
         self.wake.setblocking(False)
@@ -85,6 +91,9 @@ class StopSignals:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wakened_by.fileno(), warn_on_full_buffer=False)
+        if earlier is not None and earlier.seen:
+            self.count += 1
+            self._wakened_by.send(b"\0")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

@@ -51,7 +51,7 @@ from ortloom.server.spawn import (
     spawn_front,
 )
 from ortloom.server.startup_report import curl_line, report_lines
-from ortloom.server.stop_signals import StopSignals
+from ortloom.server.stop_signals import StartSignals, StopSignals
 from ortloom.server.totals import Totals
 
 logger = logging.getLogger("ortloom.supervisor")
@@ -64,14 +64,20 @@ FRONT_STOP_GRACE = 10.0  # beyond the shutdown timeout
 ENGINE_STOP_GRACE = 10.0
 
 
-def run(config: Config, early: EarlyChildren | None = None) -> int:
+def run(
+    config: Config,
+    early: EarlyChildren | None = None,
+    earlier_signals: StartSignals | None = None,
+) -> int:
     """Serve until a signal or a failure; returns the exit code.
 
     Args:
         config: the tree.
         early: an engine and a front that wait for it; from here on they are the supervisor's.
+        earlier_signals: what watched for signals until now.
     """
-    signals = StopSignals()  # before anything is made that has to be taken away again
+    # before anything is made that has to be taken away again
+    signals = StopSignals(earlier_signals)
     try:
         return _serve(config, signals, early)
     except (CannotListen, NoFolder) as error:

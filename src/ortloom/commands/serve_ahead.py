@@ -19,11 +19,10 @@ def run(tokens: list[str]) -> int:
     with StartSignals() as signals:
         early = EarlyChildren()
         try:
-            signals.release()
             try:
                 from ortloom.commands import serve
 
-                return serve.run(tokens, early)
+                return serve.run(tokens, early, signals)
             finally:
                 signals.hold()
         except KeyboardInterrupt:
