@@ -39,6 +39,10 @@ REWRITES: dict[str, Callable[[ir.Graph], None]] = {
 KV_CACHES: dict[str, tuple[KVCacheForm, ...]] = {"cpu": FORMS}
 """The kinds of KV cache that a variant is written for, a graph each; others keep the contract's."""
 
+FUSES_LAYERS = frozenset({"cpu"})
+"""Variants in which a decoder layer becomes one op, after the kind of KV cache is set: which op it
+becomes depends on the pools."""
+
 
 def reference_weights(model: ir.Model, layout: WeightLayout) -> None:
     """Point every weight initialiser at its bytes in the weight file."""
@@ -68,7 +72,7 @@ def derive(contract: ir.Model, variant: str, kv_cache: KVCacheForm | None = None
         kv_cache = next(iter(KV_CACHES.get(variant, ())), None)
     if kv_cache is not None:
         set_kv_cache(model.graph, kv_cache)
-    if variant == "cpu":
+    if variant in FUSES_LAYERS:
         fuse_layers(model.graph)
     number_nodes(model.graph)
     model.ir_version = IR_VERSION

@@ -153,7 +153,8 @@ def processors(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isascii() and first.isdigit()) or (dash and not last.isdigit()):
+        numbers = (first, last) if dash else (first,)
+        if not all(number.isascii() and number.isdigit() for number in numbers):
             raise ValueError(f"'{text}' is not a list of processors such as 0-3,8")
         low, high = int(first), int(last if dash else first)
         if high < low or high >= MAX_PROCESSORS:

@@ -17,7 +17,6 @@ import signal
 import socket
 import time
 from collections import deque
-from types import FrameType
 
 import msgspec
 
@@ -52,6 +51,7 @@ from ortloom.server.spawn import (
     spawn_front,
 )
 from ortloom.server.startup_report import curl_line, report_lines
+from ortloom.server.stop_signals import StartSignals, StopSignals
 from ortloom.server.totals import Totals
 
 logger = logging.getLogger("ortloom.supervisor")
@@ -64,25 +64,33 @@ FRONT_STOP_GRACE = 10.0  # beyond the shutdown timeout
 ENGINE_STOP_GRACE = 10.0
 
 
-def run(config: Config, early: EarlyChildren | None = None) -> int:
+def run(
+    config: Config,
+    early: EarlyChildren | None = None,
+    earlier_signals: StartSignals | None = None,
+) -> int:
     """Serve until a signal or a failure; returns the exit code.
 
     Args:
         config: the tree.
         early: an engine and a front that wait for it; from here on they are the supervisor's.
+        earlier_signals: what watched for signals until now.
     """
+    # before anything is made that has to be taken away again
+    signals = StopSignals(earlier_signals)
     try:
-        listener = bind(config.front)
-    except CannotListen as error:
+        return _serve(config, signals, early)
+    except (CannotListen, NoFolder) as error:
         if early is not None:
             early.discard()
         return _refused(error)
-    with listener:
-        try:
-            supervisor = Supervisor(config, listener, early)
-        except NoFolder as error:
-            return _refused(error)
-        return supervisor.run()
+    finally:
+        signals.close()
+
+
+def _serve(config: Config, signals: StopSignals, early: EarlyChildren | None) -> int:
+    with bind(config.front) as listener:
+        return Supervisor(config, listener, signals, early).run()
 
 
 def _refused(error: OrtloomError) -> int:
@@ -96,14 +104,20 @@ class Supervisor:
     Args:
         config: the tree.
         listener: the bound, listening socket; closed when stopping begins.
+        signals: what it is told to end by.
         early: children that are there already.
     """
 
     def __init__(
-        self, config: Config, listener: socket.socket, early: EarlyChildren | None = None
+        self,
+        config: Config,
+        listener: socket.socket,
+        signals: StopSignals,
+        early: EarlyChildren | None = None,
     ) -> None:
         self._config = config
         self._listener = listener
+        self._signals = signals
         self._url = url_of(listener)
         self._started = time.time()
         self._early = early
@@ -114,7 +128,6 @@ class Supervisor:
         self._respawns: deque[float] = deque()
         self._totals = Totals()
         self._timers: dict[str, float] = {}  # what -> monotonic time
-        self._signals = 0
         self._announced = False
         self._engine_gone = False
         self._stopping = False
@@ -126,11 +139,7 @@ class Supervisor:
     def run(self) -> int:
         """Start everything and watch it to its end; returns the exit code."""
         raise_file_limit()
-        wake_out, wake_in = socket.socketpair()
-        wake_out.setblocking(False)
-        wake_in.setblocking(False)
-        self._selector.register(wake_out, selectors.EVENT_READ, None)
-        self._install_signals(wake_in)
+        self._selector.register(self._signals.wake, selectors.EVENT_READ, None)
         early = self._early
         self._engine = spawn_engine(self._address) if early is None else early.engine
         configure_engine(self._engine, self._config)
@@ -139,34 +148,24 @@ class Supervisor:
         logs.set_up(self._config.log.level, "supervisor")
         try:
             while not self._done():
-                self._step(wake_out)
+                self._step()
         finally:
             self._clean_up()
         return self._exit_code
 
-    def _install_signals(self, wake: socket.socket) -> None:
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self._signals += 1
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-
     def _done(self) -> bool:
         return self._stopping and not self._fronts and self._engine.poll() is not None
 
-    def _step(self, wake: socket.socket) -> None:
+    def _step(self) -> None:
         due = min(self._timers.values(), default=None)
         due = min(filter(None, (due, self._totals.due)), default=None)
         timeout = None if due is None else max(0.0, due - time.monotonic())
         for key, mask in self._selector.select(timeout):
             if key.data is None:
-                _drain(wake)
+                self._signals.drain()
             else:
                 self._serve_front(key.data, mask)
-        if self._signals:
+        if self._signals.count:
             self._on_signal()
         self._check_engine()
         self._check_fronts()
@@ -177,8 +176,8 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         first = not self._stopping
-        again = self._signals > 1 or not first
-        self._signals = 0
+        again = self._signals.count > 1 or not first
+        self._signals.count = 0
         if first:
             logger.info("shutting down")
             self._stop(self._exit_code)
@@ -367,7 +366,6 @@ class Supervisor:
         self._kill_all()
         for process in [self._engine, *(front.process for front in self._fronts.values())]:
             process.wait()
-        signal.set_wakeup_fd(-1)
         self._selector.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.front.uds is not None:
@@ -379,11 +377,3 @@ def _remove(path: str) -> None:
         os.unlink(path)
     except OSError:
         logger.debug("cannot remove %s", path)
-
-
-def _drain(wake: socket.socket) -> None:
-    try:
-        while wake.recv(4096):
-            continue
-    except BlockingIOError:
-        return

@@ -1,4 +1,5 @@
-// What the arm64 tiers share: loads of codes, half-precision loads and rounding of activations.
+// What the arm64 tiers share: loads of codes, the forms that weights and sums take in a register,
+// and rounding of activations.
 // Included after vec_neon.h by the dot_*.h of each tier.
 #ifndef ORTLOOM_DOT_ARM64_H_
 #define ORTLOOM_DOT_ARM64_H_
@@ -32,6 +33,28 @@ inline IVec from_ints(int32x4_t a) { return {vreinterpretq_u8_s32(a)}; }
 struct Quad {
   int8x16_t v;
   explicit Quad(int32_t codes) : v(vreinterpretq_s8_s32(vdupq_n_s32(codes))) {}
+};
+
+// Codes less 128, for products of two signed sides (kByteOffset is then 128).
+struct CentredCodes {
+  int8x16_t v;
+  CentredCodes() = default;
+  explicit CentredCodes(IVec a) : v(vreinterpretq_s8_u8(veorq_u8(a.v, vdupq_n_u8(0x80)))) {}
+};
+// Codes up to 127 as they are, for the same products.
+struct SignedCodes {
+  int8x16_t v;
+  SignedCodes() = default;
+  explicit SignedCodes(IVec a) : v(vreinterpretq_s8_u8(a.v)) {}
+};
+// Codes as they are, for products of an unsigned and a signed side.
+struct UnsignedCodes {
+  uint8x16_t v;
+  UnsignedCodes() = default;
+  explicit UnsignedCodes(IVec a) : v(a.v) {}
+};
+struct ByteSum {
+  int32x4_t v;
 };
 
 // The largest magnitude of 32 values as bits: ordered like the values, and NaN above infinity.

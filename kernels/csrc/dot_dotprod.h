@@ -14,20 +14,8 @@ constexpr bool kDotsBrain = false;
 // Both sides of SDOT are signed.
 constexpr int kByteOffset = 128;  // integer sums are those of code - kByteOffset
 
-struct ByteWeights {
-  int8x16_t v;
-  ByteWeights() = default;
-  explicit ByteWeights(IVec a)
-      : v(vreinterpretq_s8_u8(veorq_u8(a.v, vdupq_n_u8(0x80)))) {}
-};
-struct SmallWeights {
-  int8x16_t v;
-  SmallWeights() = default;
-  explicit SmallWeights(IVec a) : v(vreinterpretq_s8_u8(a.v)) {}
-};
-struct ByteSum {
-  int32x4_t v;
-};
+using ByteWeights = CentredCodes;
+using SmallWeights = SignedCodes;
 using SmallSum = ByteSum;
 
 template <class Sum>

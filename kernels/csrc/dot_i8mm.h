@@ -14,15 +14,8 @@ constexpr bool kDotsBrain = false;
 
 constexpr int kByteOffset = 0;  // integer sums are those of code - kByteOffset
 
-struct ByteWeights {
-  uint8x16_t v;
-  ByteWeights() = default;
-  explicit ByteWeights(IVec a) : v(a.v) {}
-};
-using SmallWeights = ByteWeights;
-struct ByteSum {
-  int32x4_t v;
-};
+using ByteWeights = UnsignedCodes;
+using SmallWeights = UnsignedCodes;
 using SmallSum = ByteSum;
 
 template <class Sum>

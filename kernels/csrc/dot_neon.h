@@ -15,20 +15,8 @@ constexpr bool kDotsBrain = false;
 // Two products are added in 16 bits, which 255 * 127 * 2 would leave; 128 * 127 * 2 fits.
 constexpr int kByteOffset = 128;  // integer sums are those of code - kByteOffset
 
-struct ByteWeights {
-  int8x16_t v;
-  ByteWeights() = default;
-  explicit ByteWeights(IVec a)
-      : v(vreinterpretq_s8_u8(veorq_u8(a.v, vdupq_n_u8(0x80)))) {}
-};
-struct SmallWeights {
-  int8x16_t v;
-  SmallWeights() = default;
-  explicit SmallWeights(IVec a) : v(vreinterpretq_s8_u8(a.v)) {}
-};
-struct ByteSum {
-  int32x4_t v;
-};
+using ByteWeights = CentredCodes;
+using SmallWeights = SignedCodes;
 // Single products of the lower and the upper two lanes: a span has 8 steps, and 8 * 15 * 127 fits
 // 16 bits, as do two of these.
 struct SmallSum {

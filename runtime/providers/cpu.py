@@ -2,7 +2,7 @@
 
 import onnxruntime as ort
 
-from ortloom.errors import KernelUnavailable
+from ortloom.errors import KernelRefused, KernelUnavailable
 from ortloom.kernels import load, team
 from ortloom.kernels.isa import tier_is_forced
 from ortloom.kernels.library import library_is_named
@@ -25,17 +25,18 @@ class CpuProvider(PlainProvider):
         """Needs a cpu graph, and an op library that loads and passes its self-test.
 
         Raises:
-            KernelUnavailable: an instruction-set tier is forced or a library named that cannot be
-                had; both fail closed, so no other provider may take over.
+            KernelRefused: an instruction-set tier is forced or a library named that cannot be had;
+                both fail closed, so no other provider may take over.
         """
         missing = missing_graph(manifest, self.graph_variant)
         if missing is not None:
             return missing
         try:
+            load.isa_tier()  # a wrong tier's reason in our own words, not ONNX Runtime's
             load.self_test()
         except KernelUnavailable as error:
             if tier_is_forced() or library_is_named():
-                raise
+                raise KernelRefused(str(error)) from error
             return str(error)
         return None
 

@@ -175,6 +175,12 @@ class KernelUnavailable(ConfigError):
     exit_code = 1
 
 
+class KernelRefused(KernelUnavailable):
+    """The environment asks for a tier or an op library that cannot be had."""
+
+    exit_code = 2
+
+
 class ExportError(OrtloomError):
     """Export failed and nothing was left at the output path."""
 

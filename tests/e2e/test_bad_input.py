@@ -135,7 +135,7 @@ class TestStart:
     def test_forced_tier_that_does_not_exist(self, demo_bundle):
         port = str(served.free_port())
         arguments = ["serve", str(demo_bundle), "--host", "127.0.0.1", "--port", port]
-        fails(*arguments, code=1, words=["avx1024"], env={"ORTLOOM_CPU_ISA": "avx1024"})
+        fails(*arguments, code=2, words=["avx1024"], env={"ORTLOOM_CPU_ISA": "avx1024"})
 
     @pytest.mark.parametrize("provider", ["tensorrt", "cuda"])
     def test_provider_that_cannot_be_had(self, demo_bundle, provider):

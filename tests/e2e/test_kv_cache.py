@@ -9,6 +9,9 @@ from ortloom.runtime.sampling_params import SamplingParams
 
 served = sys.modules["ortloom_test_served"]
 
+KINDS = ("float32", "float16", "bfloat16", "int8")
+STORED = {"int8": "int8_per_token_head"}
+
 
 def agreement(bundle, golden, kind, tokens):
     """For each golden row, how many tokens come out before the first other one."""
@@ -62,3 +65,51 @@ def test_a_server_says_what_its_cache_holds(demo_bundle):
         assert log.count("--kv-cache-dtype fp8: the KV cache is stored as") == 1
         assert "1,024 tokens (64 blocks of 16, " in log
         assert "MiB, int8_per_token_head)" in log
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_float32_bundle_answers_with_each_type(demo_bundle, kind):
+    flags = ["--kv-cache-dtype", kind, "--num-gpu-blocks-override", "64"]
+    with served.Served(demo_bundle, *flags) as server:
+        info = server.client.get("/server_info", params={"config_format": "json"}).json()
+        assert info["engine"]["cache_config"]["cache_dtype"] == STORED.get(kind, kind)
+        body = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 6}
+        reply = server.client.post("/v1/chat/completions", json={**body, "temperature": 0})
+        assert reply.status_code == 200, reply.text
+        assert "hello" in reply.json()["choices"][0]["message"]["content"].lower()
+
+
+def greedy(bundle, kind, prompts, blocks):
+    """Token ids of each prompt, and how often a request was preempted."""
+    llm = LLM(bundle, kv_cache_dtype=kind, threads=2, num_blocks=blocks)
+    try:
+        params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+        outputs = llm.generate(prompts, params)
+    finally:
+        llm.close()
+    preemptions = sum(output.metrics.num_preemptions for output in outputs)
+    return [output.outputs[0].token_ids for output in outputs], preemptions
+
+
+# What is stored as float32 and as int8 is also preempted by tests/runtime, on a tiny model.
+QUICK = [("demo_bundle", "float32"), ("demo_bundle_keep", "int8")]
+
+
+@pytest.mark.parametrize(
+    ("bundle", "kind"),
+    [
+        pytest.param(bundle, kind, marks=() if (bundle, kind) in QUICK else pytest.mark.full)
+        for bundle in ("demo_bundle", "demo_bundle_keep")
+        for kind in KINDS
+    ],
+)
+def test_preemption_changes_no_token(request, golden, bundle, kind):
+    folder = request.getfixturevalue(bundle)
+    prompts = [row["prompt_ids"] for row in golden[:4]]
+    wanted, none = greedy(folder, kind, prompts, 160)
+    assert none == 0
+    most = max(len(prompt) + 24 for prompt in prompts)
+    got, some = greedy(folder, kind, prompts, 2 + -(-most // 16))
+    assert some > 0
+    assert got == wanted
+    assert len(set(map(tuple, wanted))) == len(prompts)

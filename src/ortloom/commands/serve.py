@@ -24,17 +24,23 @@ from ortloom.flags import FlagTable, flag_table
 from ortloom.logs import say
 from ortloom.process_title import blank_arguments
 from ortloom.server.spawn import EarlyChildren
+from ortloom.server.stop_signals import StartSignals
 
 SECRET_FLAGS = frozenset({"--api-key", "--hf-token"})
 
 
-def run(tokens: list[str], early: EarlyChildren | None = None) -> int:
+def run(
+    tokens: list[str],
+    early: EarlyChildren | None = None,
+    signals: StartSignals | None = None,
+) -> int:
     """Run the command; returns the exit code of the supervisor.
 
     Args:
         tokens: the arguments.
         early: an engine and a front that wait for the configuration; the caller discards them if
             they were not used.
+        signals: what watches for them; they interrupt an export.
     """
     table = flag_table()
     word = help_request(tokens)
@@ -51,10 +57,14 @@ def run(tokens: list[str], early: EarlyChildren | None = None) -> int:
     if early is not None and not (Path(plan.config.model.bundle) / "manifest.json").is_file():
         early.discard()  # an export comes first, and needs the memory that they hold
         early = None
+        if signals is not None:
+            signals.release()
     config = with_bundle(plan)
+    if signals is not None:
+        signals.hold()
     from ortloom.server.supervisor import run as supervise
 
-    return supervise(config, early)
+    return supervise(config, early, signals)
 
 
 def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Arguments, ServePlan]:

@@ -152,8 +152,8 @@ def test_without_the_library_plain_runs_and_says_so_once(bundle):
 @pytest.mark.parametrize("extra", [{}, {"ORTLOOM_NO_OPS": "1"}])
 def test_a_forced_tier_that_cannot_be_had_fails_closed(bundle, extra):
     done = load_with(bundle, ORTLOOM_CPU_ISA="no_such_tier", **extra)
-    assert done.returncode == 1
-    assert done.stdout.startswith("KernelUnavailable")
+    assert done.returncode == 2
+    assert done.stdout.startswith("KernelRefused")
     assert "Traceback" not in done.stderr
 
 
@@ -165,7 +165,7 @@ def test_a_named_library_that_is_none_fails_closed(bundle, named, tmp_path):
         maps = Path("/proc/self/maps").read_text().splitlines()
         path = next(line.split()[-1] for line in maps if named in line)
     done = load_with(bundle, ORTLOOM_OPS_LIBRARY=path, ORTLOOM_CPU_ISA="")
-    assert done.returncode == 1
-    assert done.stdout.startswith("KernelUnavailable")
+    assert done.returncode == 2
+    assert done.stdout.startswith("KernelRefused")
     assert path in done.stdout
     assert "Traceback" not in done.stderr
