@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from ortloom.exporter.fit_blocks import fit_blocks
+from ortloom.exporter.fit_scales import fit_scales
 from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.quantize import round_to_nearest
 from ortloom.exporter.sources.checkpoint import Blocks
@@ -72,6 +73,8 @@ def _packed_rows(rows: Array, form: PackedForm) -> list[Array]:
         return [packing.pack_float(rows, form.format)]
     if form.has_mins:
         return _packed_blocks(fit_blocks(rows), form)
+    if form.format == "u8":
+        return _packed_blocks(fit_scales(rows), form)
     return _packed_blocks(round_to_nearest(rows, form.element_bits), form)
 
 

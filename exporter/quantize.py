@@ -2,7 +2,8 @@
 
 value = (code - zero) * scale, with the zero 8 (4 bits) or 128 (8 bits). Scales are fp16, and codes
 are rounded against the scale as it is stored. Rounding is numpy's (ties to even), so the bytes are
-the same everywhere.
+the same everywhere. Bundles use it for 4 bits where the width is no multiple of fit_blocks' blocks;
+with 8 bits it is what fit_scales is held against.
 """
 
 import numpy as np
