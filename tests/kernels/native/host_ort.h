@@ -155,6 +155,12 @@ void fill_table() {
         *out = value;
         return nullptr;
       });
+  set(Slot::kKernelInfoGetConstantInputTensor,
+      +[](const OrtKernelInfo*, size_t, int* is_constant, const OrtValue** out) -> OrtStatus* {
+        *is_constant = 0;
+        *out = nullptr;
+        return nullptr;
+      });
   set(Slot::kGetTensorMutableData, +[](OrtValue* value, void** data) -> OrtStatus* {
     *data = value->data;
     return nullptr;
