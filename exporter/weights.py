@@ -13,6 +13,9 @@ one graph variant reads as one and another one by one lie side by side without p
 maps such parts from the middle of a page as well (measured with 1.32).
 """
 
+import contextlib
+import hashlib
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +29,6 @@ from ortloom.models.manifest import (
     FileEntry,
     WeightFile,
     WeightTensor,
-    hash_file,
     weight_header,
 )
 
@@ -168,8 +170,34 @@ class WeightLayout:
                     advance(data.nbytes)
             file.flush()
             os.fsync(file.fileno())
-        entry = FileEntry(path=WEIGHT_PATH, size=path.stat().st_size, sha256=hash_file(path))
+        entry = FileEntry(path=WEIGHT_PATH, size=path.stat().st_size, sha256=hash_from_disk(path))
         return WeightFile(file=entry, variants=variants, tensors=tensors)
+
+
+def hash_from_disk(path: Path) -> str:
+    """sha256 of a file that was written and synced, as hex, read anew from the disk.
+
+    What the writing left in the page cache lies in many small pieces. It is let go and read again
+    in huge pages where the file system has them, so that a server started next finds the weights
+    as it would like to have them (docs/operations.md).
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            ask_for_huge_pages(content)
+            with memoryview(content) as view:
+                for start in range(0, len(view), CHUNK_BYTES):
+                    digest.update(view[start : start + CHUNK_BYTES])
+    return digest.hexdigest()
+
+
+def ask_for_huge_pages(content: mmap.mmap) -> None:
+    """Ask the system to back a map by huge pages; it may have none."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            content.madvise(mmap.MADV_HUGEPAGE)
 
 
 def row_chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:

@@ -33,7 +33,7 @@ from ortloom.runtime.scheduler_output import (
 )
 from ortloom.runtime.session import MAX_LOGITS_ROWS, OrtSession
 from ortloom.runtime.structured_output import GrammarCompiler
-from ortloom.runtime.weight_pages import drop_clean_pages
+from ortloom.runtime.weight_pages import drop_clean_pages, read_in_huge_pages
 
 _PROFILE_BLOCKS = 2
 
@@ -107,6 +107,9 @@ class ModelRunner:
         graph = manifest.graph(provider.graph_variant, kv_cache_dtype)
         specs = pool_specs(graph)
         threads = config.provider.threads or machine.default_threads()
+        if provider.reads_weights_in_place:
+            for weight in manifest.weights:
+                read_in_huge_pages(inside(folder, weight.file.path), weight)
         session = OrtSession(provider, manifest, folder, graph, threads)
         report = selection.report
         report.detail = f"{report.detail}, {threads} threads"

@@ -1,18 +1,50 @@
-"""Giving back weight pages that are mapped but no longer needed in memory.
+"""The pages of mapped weight files: in which size they come, and which are given back.
 
-Without our library ONNX Runtime unpacks most weights into memory of its own while it loads, and
+Our ops read weights through a map that asks for huge pages (kernels/csrc/weight_map.h). Without our
+library ONNX Runtime unpacks most weights into memory of its own while it loads, and
 reads the originals through a private map of the weight file, whose pages stay resident although
 no step needs more than a few rows of them. Dropping clean pages of such a map costs nothing but a
 soft fault when a row is read again. Where our ops read the map itself nothing is dropped.
 """
 
+import contextlib
 import ctypes
+import mmap
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ortloom.models.manifest import WeightFile
+
 _DONTNEED = 4
+_HUGE = 2 << 20
+_SMALL = 64 << 10
+"""Bytes below which ONNX Runtime's kernels, not ours, may read a tensor."""
+
 _AREA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S{4} \S+ \S+ \S+\s+(.*)$")
+
+
+def read_in_huge_pages(path: Path, weights: WeightFile) -> int:
+    """Bring the parts of a weight file that ONNX Runtime itself reads into the page cache.
+
+    It copies the small tensors while it loads, and what is not cached then comes in small pages, as
+    does all around it afterwards. So their surroundings are read first, through a map that asks for
+    huge pages. Parts that are cached already cost nothing and stay as they are; the rest of the file
+    is left to the moment in which it is needed.
+
+    Returns:
+        Huge pages that were touched; 0 where there are none.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return 0
+    small = [tensor for tensor in weights.tensors if tensor.length < _SMALL]
+    pages = sorted({tensor.offset // _HUGE for tensor in small})
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with contextlib.suppress(OSError):
+            content.madvise(mmap.MADV_HUGEPAGE)
+        for page in pages:
+            content[page * _HUGE]
+    return len(pages)
 
 
 def drop_clean_pages(files: Iterable[Path]) -> int:

@@ -19,6 +19,7 @@ NodeInputs::NodeInputs(const Api& api, const abi::OrtKernelInfo* info, size_t co
     constant.shape = shape;
     shape += constant.rank;
   }
+  files_ = read_through_own_map(constants_.data(), count);
 }
 
 void NodeInputs::read(const abi::OrtKernelContext* context, TensorView* views,

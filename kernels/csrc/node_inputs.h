@@ -3,16 +3,18 @@
 #define ORTLOOM_NODE_INPUTS_H_
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "ort_api.h"
+#include "weight_map.h"
 
 namespace ortloom {
 
 // What ONNX Runtime keeps of an input lies in half a dozen places that the weights of the step
 // before have pushed out of the caches, and a decoder layer has forty inputs: to ask for all of them
 // at every call is a part of a small model's step that one can see. Constants are therefore kept
-// here, side by side.
+// here, side by side, and those that lie in a file are read through our map of it.
 class NodeInputs {
  public:
   // Of a node with up to `count` inputs. Throws OpError.
@@ -26,6 +28,7 @@ class NodeInputs {
   Api api_;
   std::vector<TensorView> constants_;  // absent: no constant
   std::vector<int64_t> shapes_;        // of the constants, one behind the other
+  std::vector<std::shared_ptr<const MappedFile>> files_;
 };
 
 }  // namespace ortloom
