@@ -106,8 +106,14 @@ serve: $(VENV)/.stamp-serve $(BUNDLE)/manifest.json
 test: $(VENV)/.stamp-dev demo-model
 	@$(BIN)/python -m pytest -m "not full"
 
+# The kernels' full tests are compilers, emulators and sanitizers: one processor's work, beside the
+# others, which wait for servers.
 test-full: $(VENV)/.stamp-dev demo-model
-	@$(BIN)/python -m pytest -m full
+	@mkdir -p build; log=build/test-full-kernels.log; status=0; \
+	  nice -n 5 $(BIN)/python -m pytest -m full tests/kernels >$$log 2>&1 & kernels=$$!; \
+	  trap 'kill $$kernels 2>/dev/null || true' EXIT; \
+	  $(BIN)/python -m pytest -m full --ignore=tests/kernels || status=1; \
+	  wait $$kernels || status=1; cat $$log; exit $$status
 
 check: $(VENV)/.stamp-dev
 	$(BIN)/ruff format --check .

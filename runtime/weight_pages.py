@@ -29,8 +29,8 @@ def read_in_huge_pages(path: Path, weights: WeightFile) -> int:
 
     It copies the small tensors while it loads, and what is not cached then comes in small pages, as
     does all around it afterwards. So their surroundings are read first, through a map that asks for
-    huge pages. Parts that are cached already cost nothing and stay as they are; the rest of the file
-    is left to the moment in which it is needed.
+    huge pages. Parts that are cached already cost nothing and stay as they are; the rest of the
+    file is left to the moment in which it is needed.
 
     Returns:
         Huge pages that were touched; 0 where there are none.

@@ -151,6 +151,8 @@ def test_a_request_gives_the_same_bits_in_any_batch(case, draw, run_layer):
 
 # ---- a changed library --------------------------------------------------------------------------
 
+STORE = "phases.add(attention->store_tasks(), store, weights(1));"
+ATTEND = "phases.add(attention->tasks(), attend, weights(1));"
 MUTANTS = {
     "no change": ("rows(count), share(", "rows(count), share("),
     "the first norm's epsilon twice": (
@@ -158,8 +160,8 @@ MUTANTS = {
         "normed, sum, width, attention_epsilon_}",
     ),
     "attention before its keys are stored": (
-        "phases.add(attention->store_tasks(), store, weights(1));\n    phases.add(attention->tasks(), attend, weights(1));",
-        "phases.add(attention->tasks(), attend, weights(1));\n    phases.add(attention->store_tasks(), store, weights(1));",
+        STORE + "\n    " + ATTEND,
+        ATTEND + "\n    " + STORE,
     ),
 }
 

@@ -1,7 +1,8 @@
 import mmap
 from pathlib import Path
 
-from ortloom.runtime.weight_pages import drop_clean_pages
+from ortloom.models.manifest import FileEntry, WeightFile, WeightTensor
+from ortloom.runtime.weight_pages import drop_clean_pages, read_in_huge_pages
 
 SIZE = 8 * 2**20
 
@@ -45,3 +46,17 @@ def test_written_pages_and_other_files_stay(tmp_path):
     assert resident(other) == SIZE // 1024
     for area in areas:
         area.close()
+
+
+def test_only_what_surrounds_small_tensors_is_read_early(tmp_path):
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"w" * SIZE)
+    places = {"small": (5, 2304), "large": (3 << 20, 1 << 20), "other": (7 << 20, 64)}
+    tensors = tuple(
+        WeightTensor(name=name, dtype="uint8", shape=(length,), offset=offset, length=length)
+        for name, (offset, length) in places.items()
+    )
+    entry = FileEntry(path=path.name, size=SIZE, sha256="0" * 64)
+    weights = WeightFile(file=entry, variants=("cpu",), tensors=tensors)
+    assert read_in_huge_pages(path, weights) == 2  # pages 0 and 3 of four
+    assert resident(path) == 0  # its map is gone again
