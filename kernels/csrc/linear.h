@@ -81,6 +81,7 @@ struct NormCall {
 
 struct LinearKernels {
   int quantised_rows, floating_rows;  // most rows of a tile
+  bool packs_rows;  // floating formats: x is put in order before it is multiplied
   // Rounds or reorders the rows of tiles [first, last) for the tasks.
   void (*prepare)(const LinearCall& call, int64_t first, int64_t last);
   // Bytes of scratch that a task over these tiles needs.

@@ -213,8 +213,10 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
         t.weights[p] = weights[s + p];
         t.sums[p] = sums + ((s + p) * rows.count + row - rows.first) * kPanel;
       }
-      t.packed = call.rows > 1;
-      t.x = t.packed ? call.packed_x + row * w.k + (dots ? k / 2 : k) * R : call.x + k;
+      t.stride = w.k;
+      t.packed = call.rows > 1 && !kReadsRowsInPlace;
+      t.x = kReadsRowsInPlace ? call.x + row * w.k + k
+            : t.packed ? call.packed_x + row * w.k + (dots ? k / 2 : k) * R : call.x + k;
       t.direct = count == w.k && tile == rows.tile;
       t.ahead = ahead.take(count / kAheadStep * kAheadBytes, weights[s]);
       floating_function(format, R)(t);
@@ -333,8 +335,9 @@ static_assert(kSlots == 2, "group_at() pairs panels");
 
 namespace {
 
-constexpr LinearKernels kKernels = {kQuantisedRows, kFloatingRows, prepare, task_bytes,
-                                    task,           embed,         normalise};
+constexpr LinearKernels kKernels = {kQuantisedRows, kFloatingRows, !kReadsRowsInPlace,
+                                    prepare,        task_bytes,    task,
+                                    embed,          normalise};
 
 }  // namespace
 

@@ -23,10 +23,10 @@ inline Activation activation_named(const std::string& name) {
 }
 
 // Room for a call's rows as `LinearKernels::prepare` writes them.
-inline void carve(LinearCall* call, Carver* carver) {
+inline void carve(const LinearKernels& kernels, LinearCall* call, Carver* carver) {
   const int64_t values = call->rows * call->w.k;
   if (!is_quantised(call->w.format)) {
-    if (call->rows > 1) carver->add(&call->packed_x, values);
+    if (kernels.packs_rows && call->rows > 1) carver->add(&call->packed_x, values);
     return;
   }
   const int64_t spans = values / span_of(call->w);

@@ -25,7 +25,7 @@ LinearPlan::LinearPlan(const LinearKernels& kernels, const LinearCall& call)
   const bool quantised = is_quantised(call_.w.format);
   call_.tiles = ceil_div(call_.rows, quantised ? kernels.quantised_rows : kernels.floating_rows);
   const int64_t values = call_.rows * call_.w.k;
-  if (quantised || call_.rows > 1) {
+  if (quantised || (kernels.packs_rows && call_.rows > 1)) {
     prepare_share_ = values <= kInlineValues
                          ? call_.tiles
                          : ceil_div(call_.tiles, values / (kInlineValues / 2));
@@ -42,7 +42,7 @@ LinearPlan::LinearPlan(const LinearKernels& kernels, const LinearCall& call)
   parts_ = ceil_div(groups_, group_share_);
 }
 
-void LinearPlan::carve(Carver* carver) { ortloom::carve(&call_, carver); }
+void LinearPlan::carve(Carver* carver) { ortloom::carve(*kernels_, &call_, carver); }
 
 void LinearPlan::prepare(size_t index) const {
   const int64_t first = static_cast<int64_t>(index) * prepare_share_;

@@ -122,6 +122,7 @@ void prepare(const LinearCall& call, int64_t first, int64_t last) {
       for (int64_t r = 0; r < R; ++r) round_row(call, x + r * w.k, begin, r, R, beginning);
       continue;
     }
+    if (kReadsRowsInPlace) continue;
     float* out = call.packed_x + begin * w.k;
     if (kDotsBrain && w.format == Format::kBf16) {
       BrainDots<kDotsBrain>::pack(x, w.k, R, out);

@@ -191,6 +191,7 @@ struct FloatingTile {
   const void* weights[kSlots];  // of the panel, at the first k
   int64_t count;
   const float* x;       // of the tile of rows, at the first k
+  int64_t stride;       // values from a row of x to the next, where they are read in place
   bool packed;          // prepare() has put x in order
   bool direct;          // this tile reads the weights from memory
   float* sums[kSlots];   // [R][16]
@@ -220,6 +221,11 @@ struct Brain {
   static constexpr bool kDots = kDotsBrain;
   static Vec widen(const uint16_t* p) { return load_bf16(p); }
 };
+
+// Whether tiles read the rows of x where they are, or in the order in which prepare() has put them.
+// With few registers the rows of a tile are few, so that reading them side by side costs nothing,
+// and the turn over all of x is saved.
+constexpr bool kReadsRowsInPlace = kLeanTiles;
 
 template <int R, int NP, class F>
 void floating_tile(const FloatingTile& t) {
@@ -258,7 +264,7 @@ void floating_tile(const FloatingTile& t) {
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const Vec a = splat(x[k * R + r]);
+      const Vec a = splat(x[kReadsRowsInPlace ? r * t.stride + k : k * R + r]);
 #pragma GCC unroll 2
       for (int p = 0; p < NP; ++p) {
 #pragma GCC unroll 4

@@ -235,8 +235,8 @@ class PackedExperts : public OpKernel {
     carver->add(given, pairs * width_);
     carver->add(inner, pairs * inner_);
     *rows = *given;
-    for (LinearCall& call : *first) carve(&call, carver);
-    for (LinearCall& call : *second) carve(&call, carver);
+    for (LinearCall& call : *first) ortloom::carve(kernels_, &call, carver);
+    for (LinearCall& call : *second) ortloom::carve(kernels_, &call, carver);
   }
 
   // Puts the rows of all calls into the order of the kernels, after `gather`(call, row, end) has
