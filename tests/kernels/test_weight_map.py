@@ -16,6 +16,7 @@ from ortloom.kernels.packed_contract import LINEAR_INPUTS, PACKED_LINEAR, Packed
 from ortloom.kernels.packing import pack_blocks, pack_codes
 
 HUGE_PAGE = 2 << 20
+TRANSPARENT = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 TYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16}
 AREA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ \S+\s+(.*)$")
 
@@ -99,7 +100,8 @@ def test_weights_of_a_file_are_read_through_one_map_that_suits_huge_pages(tmp_pa
     second = session_of(model(attributes, arrays, file.name), tmp_path)
     ((start, flags),) = own_maps(file)
     assert start % HUGE_PAGE == 0
-    assert "hg" in flags
+    if TRANSPARENT.exists():  # a kernel without huge pages refuses them
+        assert "hg" in flags
     for session in (first, second):
         (got,) = session.run(None, {"x": x})
         assert np.array_equal(got, wanted)
