@@ -30,6 +30,7 @@ inline void score_block(const float* query, int64_t size,
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) sum[r][n] = zero();
   }
+#pragma GCC unroll 4
   for (int64_t d = 0; d < size; ++d) {
     if constexpr (kReadAhead) {
 #pragma GCC unroll 4
@@ -121,6 +122,7 @@ inline void value_block(const TileRows<typename Element::Type>& values, int64_t 
         values.group[group] + (j % kGroupKeys) * values.stride + column;
     const char* next = ahead.values[group] + (j % kGroupKeys) * ahead.value_stride +
                        column * ahead.element;
+#pragma GCC unroll 2
     for (; j < stop; ++j, row += values.stride, next += ahead.value_stride) {
       if constexpr (kReadAhead) {
         constexpr int kBytes = NV * Vec::kLanes * static_cast<int>(sizeof(*row));

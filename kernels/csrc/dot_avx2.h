@@ -32,6 +32,11 @@ inline IVec high_nibbles(IVec a) {
   return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))};
 }
 inline Vec to_float(IVec a) { return {_mm256_cvtepi32_ps(a.v)}; }
+// *sum += a * b in the register where the sum is: left to itself, GCC moves sums about and runs out
+// of registers in tiles that need all of them.
+inline void add_product(Vec* sum, Vec a, Vec b) {
+  __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum->v) : "x"(a.v), "x"(b.v));
+}
 inline Vec as_float(IVec a) { return {_mm256_castsi256_ps(a.v)}; }
 // Four neighbouring codes of an activation row in every lane.
 struct Quad {

@@ -19,10 +19,12 @@ using ortloom::NormCall;
 
 // K is cut so that the block of weights that all tiles go over stays in the nearest cache.
 constexpr int64_t kQuantisedBlock = 1024;
-constexpr int64_t kFloatingBlock = 256;
+constexpr int64_t kFloatingBlock = 320;
+constexpr int64_t kBlockGrain = 32;  // a block is a multiple of it, and so whole groups of codes
 // Tiles from which it pays to widen a block of weights once, before they go over it.
 constexpr int64_t kWidenTiles = 3;
 constexpr int64_t kHeldGroups = 6;
+constexpr int64_t kRowsAhead = 8;  // of y, that are asked for before they are written
 
 // ---- choice of a tile -------------------------------------------------------------------------
 
@@ -166,9 +168,11 @@ void multiply_quantised(const LinearCall& call, const TaskRows& rows, const Grou
   t.scale_shift = __builtin_ctzll(static_cast<unsigned long long>(w.block_size / span));
   t.first_span = k / span;
   t.spans = count / span;
+  const int64_t least = call.rows / call.tiles, longer = call.rows % call.tiles;
   for (int s = 0; s < kSlots; s += kPanelsAtOnce) {
-    for (int64_t tile = rows.tile; tile < rows.tile_end; ++tile) {
-      const int64_t row = tile_row(call, tile), R = tile_row(call, tile + 1) - row;
+    int64_t row = rows.first, R;
+    for (int64_t tile = rows.tile; tile < rows.tile_end; ++tile, row += R) {
+      R = tile < longer ? least + 1 : least;
       for (int p = 0; p < kPanelsAtOnce; ++p) {
         const int64_t scales_at = group.panels[s + p] * scale_bytes;
         t.codes[p] = codes[s + p];
@@ -206,9 +210,11 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
     }
     weights[s] = out;
   }
+  const int64_t least = call.rows / call.tiles, longer = call.rows % call.tiles;
   for (int s = 0; s < kSlots; s += kPanelsAtOnce) {
-    for (int64_t tile = rows.tile; tile < rows.tile_end; ++tile) {
-      const int64_t row = tile_row(call, tile), R = tile_row(call, tile + 1) - row;
+    int64_t row = rows.first, R;
+    for (int64_t tile = rows.tile; tile < rows.tile_end; ++tile, row += R) {
+      R = tile < longer ? least + 1 : least;
       for (int p = 0; p < kPanelsAtOnce; ++p) {
         t.weights[p] = weights[s + p];
         t.sums[p] = sums + ((s + p) * rows.count + row - rows.first) * kPanel;
@@ -243,10 +249,15 @@ void finish(const LinearCall& call, const TaskRows& rows, const Group& group, co
       if (column < call.w.n) bias[s][i] = call.bias[column];
     }
   }
-  for (int64_t r = 0; r < rows.count; ++r) {
-    float* y = call.y + (rows.first + r) * width;
-    for (int s = 0; s < (gated ? 1 : group.count); ++s) {
-      float out[kPanel];
+  for (int s = 0; s < (gated ? 1 : group.count); ++s) {
+    const int64_t column = group.panels[s] * kPanel;
+    const int64_t left = width - column < kPanel ? width - column : kPanel;
+    for (int64_t r = 0; r < rows.count; ++r) {
+      float* y = call.y + (rows.first + r) * width + column;
+      // A line of each row, too far apart for the processor to guess.
+      __builtin_prefetch(y + kRowsAhead * width, 1);
+      float rest[kPanel];
+      float* out = left == kPanel ? y : rest;
       for (int v = 0; v < kPanel; v += Vec::kLanes) {
         Vec value = load(sums + (s * rows.count + r) * kPanel + v);
         if (call.bias != nullptr) value = add(value, load(bias[s] + v));
@@ -257,22 +268,20 @@ void finish(const LinearCall& call, const TaskRows& rows, const Group& group, co
         }
         store(out + v, value);
       }
-      const int64_t column = group.panels[s] * kPanel;
-      const int64_t left = width - column < kPanel ? width - column : kPanel;
-      if (left == kPanel) {
-        __builtin_memcpy(y + column, out, sizeof(out));
-      } else {
-        for (int64_t i = 0; i < left; ++i) y[column + i] = out[i];
+      if (left < kPanel) {
+        for (int64_t i = 0; i < left; ++i) y[i] = rest[i];
       }
     }
   }
 }
 
-// K of a block: all of it for few tiles, which read the weights once and from memory.
+// K of a block: all of it for few tiles, which read the weights once and from memory. Blocks are
+// about equal: a short one at the end would cost each tile a turn of its sums for little.
 int64_t block_of(const LinearCall& call, int64_t tiles) {
-  if (tiles < kWidenTiles) return call.w.k;
   const int64_t most = is_quantised(call.w.format) ? kQuantisedBlock : kFloatingBlock;
-  return call.w.k < most ? call.w.k : most;
+  if (tiles < kWidenTiles || call.w.k <= most) return call.w.k;
+  const int64_t blocks = (call.w.k + most - 1) / most;
+  return (call.w.k + blocks * kBlockGrain - 1) / (blocks * kBlockGrain) * kBlockGrain;
 }
 
 // Groups that a task holds the sums of; they take turns in each block of K, so that the block of x

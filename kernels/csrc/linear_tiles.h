@@ -227,6 +227,68 @@ struct Brain {
 // and the turn over all of x is saved.
 constexpr bool kReadsRowsInPlace = kLeanTiles;
 
+// The rows of x of a tile. Every value read is a constant away from one of few pointers, so that a
+// step of K costs no address arithmetic: it would take as many slots as the multiplications leave.
+template <int R, bool IN_PLACE = kReadsRowsInPlace>
+class XRows {  // in the order in which prepare() has put them
+ public:
+  XRows(const float* x, int64_t) : x_(x) {}
+  Vec value(int r, int k) const { return splat(x_[k * R + r]); }
+  void advance(int k) { x_ += k * R; }
+
+ private:
+  const float* x_;
+};
+template <int R>
+class XRows<R, true> {  // a pointer for each three rows
+ public:
+  XRows(const float* x, int64_t stride) : stride_(stride) {
+    for (int i = 0; i < kPointers; ++i) x_[i] = x + 3 * i * stride;
+  }
+  Vec value(int r, int k) const { return splat(x_[r / 3][r % 3 * stride_ + k]); }
+  void advance(int k) {
+    for (int i = 0; i < kPointers; ++i) x_[i] += k;
+  }
+
+ private:
+  static constexpr int kPointers = (R + 2) / 3;
+  const float* x_[kPointers];
+  int64_t stride_;
+};
+
+// *sum += a * b. A tier may have a function of this name, which is then preferred.
+template <class V>
+__attribute__((always_inline)) inline void add_product(V* sum, V a, V b) {
+  *sum = fma(a, b, *sum);
+}
+
+// y += the outer product of R values of x and NP panels of weights, `k` steps on.
+template <int R, int NP, class F>
+__attribute__((always_inline)) inline void add_outer(const typename F::Type* const* weights, int k,
+                                                     const XRows<R>& x,
+                                                     Vec (*y)[NP][kPanelVectors]) {
+  Vec w[NP][kPanelVectors];
+#pragma GCC unroll 2
+  for (int p = 0; p < NP; ++p) {
+    if (R <= 2 && (sizeof(typename F::Type) < 4 || !kLeanTiles)) {
+      prefetch(weights[p] + k * kPanel + kPrefetchBytes / sizeof(typename F::Type));
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kPanelVectors; ++v) {
+      w[p][v] = F::widen(weights[p] + k * kPanel + v * Vec::kLanes);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const Vec a = x.value(r, k);
+#pragma GCC unroll 2
+    for (int p = 0; p < NP; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kPanelVectors; ++v) add_product(&y[r][p][v], a, w[p][v]);
+    }
+  }
+}
+
 template <int R, int NP, class F>
 void floating_tile(const FloatingTile& t) {
   using Type = typename F::Type;
@@ -243,34 +305,33 @@ void floating_tile(const FloatingTile& t) {
   }
   const Type* weights[NP];
   for (int p = 0; p < NP; ++p) weights[p] = static_cast<const Type*>(t.weights[p]);
-  const float* x = t.x;
+  XRows<R> x(t.x, t.stride);
+  const uint8_t* ahead = t.ahead;
+  const bool direct = t.direct;
+  int64_t left = t.count;
+  for (; left >= kAheadStep; left -= kAheadStep) {
+    if (kLeanTiles && R > 2 && direct) {
 #pragma GCC unroll 4
-  for (int64_t k = 0; k < t.count; ++k) {
-    if (kLeanTiles && R > 2 && t.direct) {
-      prefetch(weights[0] + k * kPanel + kPrefetchBytes / sizeof(Type));
-    } else if (R > 2 && k % kAheadStep == 0) {
-      prefetch_second(t.ahead + k / kAheadStep * kAheadBytes);
-    }
-    Vec w[NP][kPanelVectors];
-#pragma GCC unroll 2
-    for (int p = 0; p < NP; ++p) {
-      if (R <= 2 && (sizeof(Type) < 4 || !kLeanTiles)) {
-        prefetch(weights[p] + k * kPanel + kPrefetchBytes / sizeof(Type));
+      for (int i = 0; i < kAheadStep * kPanel * static_cast<int>(sizeof(Type)); i += 64) {
+        prefetch(reinterpret_cast<const uint8_t*>(weights[0]) + i + kPrefetchBytes);
       }
+    } else if (R > 2) {
+      prefetch_second(ahead);
+      ahead += kAheadBytes;
+    }
 #pragma GCC unroll 4
-      for (int v = 0; v < kPanelVectors; ++v) {
-        w[p][v] = F::widen(weights[p] + k * kPanel + v * Vec::kLanes);
-      }
+    for (int i = 0; i < kAheadStep; ++i) {
+      add_outer<R, NP, F>(weights, i, x, y);
+      // A compiler that loads for the next step already holds more than there are registers.
+      if (kLeanTiles) __asm__ volatile("" ::: "memory");
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const Vec a = splat(x[kReadsRowsInPlace ? r * t.stride + k : k * R + r]);
-#pragma GCC unroll 2
-      for (int p = 0; p < NP; ++p) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kPanelVectors; ++v) y[r][p][v] = fma(a, w[p][v], y[r][p][v]);
-      }
-    }
+    for (int p = 0; p < NP; ++p) weights[p] += kAheadStep * kPanel;
+    x.advance(kAheadStep);
+  }
+  for (; left > 0; --left) {
+    add_outer<R, NP, F>(weights, 0, x, y);
+    for (int p = 0; p < NP; ++p) weights[p] += kPanel;
+    x.advance(1);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
