@@ -23,7 +23,11 @@ constexpr int64_t kFloatingBlock = 320;
 constexpr int64_t kBlockGrain = 32;  // a block is a multiple of it, and so whole groups of codes
 // Tiles from which it pays to widen a block of weights once, before they go over it.
 constexpr int64_t kWidenTiles = 3;
+// Tiles from which fp32 weights are read block by block: while one tile reads a block from memory,
+// the others would wait for it, so that all of them ask for the next one.
+constexpr int64_t kBlockTiles = 2;
 constexpr int64_t kHeldGroups = 6;
+constexpr int64_t kMostLines = 4;  // that a tile asks for in kAheadStep steps
 constexpr int64_t kRowsAhead = 8;  // of y, that are asked for before they are written
 
 // ---- choice of a tile -------------------------------------------------------------------------
@@ -125,6 +129,7 @@ class Ahead {
       from_[s] = next != nullptr ? weights_at(w, next->panels[s], k) : nullptr;
     }
   }
+  int64_t bytes() const { return from_[0] == nullptr ? 0 : kSlots * bytes_; }
   // Where a tile that takes `bytes` of them begins, or `otherwise` if there are none left.
   const uint8_t* take(int64_t bytes, const void* otherwise) {
     while (slot_ < kSlots && offset_ + bytes > bytes_) {
@@ -199,6 +204,10 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
   const Format format = widen ? Format::kF32 : w.format;
   FloatingTile t;
   t.count = count;
+  // So many that the tiles of the block ask for all of the next one.
+  const int64_t lines = ahead.bytes() * kAheadStep /
+                        (kSlots / kPanelsAtOnce * (rows.tile_end - rows.tile) * count * kAheadBytes);
+  t.ahead_lines = static_cast<int>(lines < 1 ? 1 : lines > kMostLines ? kMostLines : lines);
   const void* weights[kSlots];
   for (int s = 0; s < kSlots; ++s) {
     weights[s] = weights_at(w, group.panels[s], k);
@@ -224,7 +233,7 @@ void multiply_floating(const LinearCall& call, const TaskRows& rows, const Group
       t.x = kReadsRowsInPlace ? call.x + row * w.k + k
             : t.packed ? call.packed_x + row * w.k + (dots ? k / 2 : k) * R : call.x + k;
       t.direct = count == w.k && tile == rows.tile;
-      t.ahead = ahead.take(count / kAheadStep * kAheadBytes, weights[s]);
+      t.ahead = ahead.take(count / kAheadStep * t.ahead_lines * kAheadBytes, weights[s]);
       floating_function(format, R)(t);
     }
   }
@@ -279,7 +288,8 @@ void finish(const LinearCall& call, const TaskRows& rows, const Group& group, co
 // about equal: a short one at the end would cost each tile a turn of its sums for little.
 int64_t block_of(const LinearCall& call, int64_t tiles) {
   const int64_t most = is_quantised(call.w.format) ? kQuantisedBlock : kFloatingBlock;
-  if (tiles < kWidenTiles || call.w.k <= most) return call.w.k;
+  const int64_t least = call.w.format == Format::kF32 ? kBlockTiles : kWidenTiles;
+  if (tiles < least || call.w.k <= most) return call.w.k;
   const int64_t blocks = (call.w.k + most - 1) / most;
   return (call.w.k + blocks * kBlockGrain - 1) / (blocks * kBlockGrain) * kBlockGrain;
 }

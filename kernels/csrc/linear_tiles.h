@@ -195,7 +195,8 @@ struct FloatingTile {
   bool packed;          // prepare() has put x in order
   bool direct;          // this tile reads the weights from memory
   float* sums[kSlots];   // [R][16]
-  const uint8_t* ahead;  // kAheadBytes every kAheadStep to ask for
+  const uint8_t* ahead;  // ahead_lines * kAheadBytes every kAheadStep to ask for
+  int ahead_lines;
 };
 
 // bfloat16 weights by dot products of pairs, in tiers that have them (kDotsBrain; linear_brain.h).
@@ -308,6 +309,7 @@ void floating_tile(const FloatingTile& t) {
   XRows<R> x(t.x, t.stride);
   const uint8_t* ahead = t.ahead;
   const bool direct = t.direct;
+  const int lines = t.ahead_lines;
   int64_t left = t.count;
   for (; left >= kAheadStep; left -= kAheadStep) {
     if (kLeanTiles && R > 2 && direct) {
@@ -316,8 +318,7 @@ void floating_tile(const FloatingTile& t) {
         prefetch(reinterpret_cast<const uint8_t*>(weights[0]) + i + kPrefetchBytes);
       }
     } else if (R > 2) {
-      prefetch_second(ahead);
-      ahead += kAheadBytes;
+      for (int i = 0; i < lines; ++i, ahead += kAheadBytes) prefetch_second(ahead);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kAheadStep; ++i) {
