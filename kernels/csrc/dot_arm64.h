@@ -19,8 +19,10 @@ struct IVec {
   uint8x16_t v;
 };
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
-inline void prefetch_second(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second cache
+__attribute__((always_inline)) inline void prefetch(const void* p) { __builtin_prefetch(p); }
+__attribute__((always_inline)) inline void prefetch_second(const void* p) {
+  __builtin_prefetch(p, 0, 2);  // into the second cache
+}
 inline IVec load_codes(const uint8_t* p) { return {vld1q_u8(p)}; }
 inline void store_codes(uint8_t* p, IVec a) { vst1q_u8(p, a.v); }
 inline IVec low_nibbles(IVec a) { return {vandq_u8(a.v, vdupq_n_u8(15))}; }

@@ -25,8 +25,10 @@ struct IVec {
   __m512i v;
 };
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-inline void prefetch_second(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // into the second cache
+__attribute__((always_inline)) inline void prefetch(const void* p) { __builtin_prefetch(p); }
+__attribute__((always_inline)) inline void prefetch_second(const void* p) {
+  __builtin_prefetch(p, 0, 2);  // into the second cache
+}
 inline IVec load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline IVec low_nibbles(IVec a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline IVec high_nibbles(IVec a) {

@@ -27,8 +27,10 @@ struct IVec {
   Int4 v;
 };
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
-inline void prefetch_second(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second cache
+__attribute__((always_inline)) inline void prefetch(const void* p) { __builtin_prefetch(p); }
+__attribute__((always_inline)) inline void prefetch_second(const void* p) {
+  __builtin_prefetch(p, 0, 2);  // into the second cache
+}
 inline IVec load_codes(const uint8_t* p) {
   IVec a;
   __builtin_memcpy(&a.v, p, sizeof(a.v));

@@ -19,8 +19,10 @@ struct IVec {
   __m128i v;
 };
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-inline void prefetch_second(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // into the second cache
+__attribute__((always_inline)) inline void prefetch(const void* p) { __builtin_prefetch(p); }
+__attribute__((always_inline)) inline void prefetch_second(const void* p) {
+  __builtin_prefetch(p, 0, 2);  // into the second cache
+}
 inline IVec load_codes(const uint8_t* p) {
   return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))};
 }

@@ -18,9 +18,10 @@ using ortloom::kSlots;
 
 constexpr int kPanelVectors = kPanel / Vec::kLanes;
 constexpr int kAheadBytes = 64, kAheadStep = 4;
-// One or two rows read each weight once, from memory. The processor sees that stream by itself, and
-// for bytes and floats asking as well only gets in its way on AVX2 (Zen 3: 5 % of a step); for
-// nibbles, with more arithmetic a byte, asking early makes a step 11 % faster.
+// One or two rows read each weight once, from memory. Asking early makes a step 8 to 11 % shorter
+// (Zen 3, two threads; nibbles, bytes, bfloat16), but for fp32, whose stream the processor sees by
+// itself, 8 % longer on AVX2. The functions that ask must be inlined by force: GCC takes a function
+// that only prefetches for one without an effect, and drops the call.
 constexpr int kCodeBytes = Vec::kLanes * 4;  // codes in a vector of weights
 
 // How the codes lie: bytes, nibbles, or nibbles already spread to bytes (so below 16).
@@ -84,7 +85,7 @@ struct SpanSums {
       Weights w[DOTS][NP][kPanelVectors];
 #pragma GCC unroll 2
       for (int p = 0; p < NP; ++p) {
-        if (R <= 2 && (DOTS == 2 || !kLeanTiles)) {
+        if (R <= 2) {
           prefetch(codes[p] + i * 4 * kPanel + kPrefetchBytes);
         }
 #pragma GCC unroll 4

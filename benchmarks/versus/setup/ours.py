@@ -22,7 +22,7 @@ KV_CACHES: dict[Precision, tuple[str, ...]] = {
     "int4": ("float16", "float32"),
     "int8": ("float16",),
     "bf16": ("float16",),
-    "fp32": ("float32",),
+    "fp32": ("float32", "float16"),
 }
 """Of each precision; a row whose KV cache is not the first one's says so in its name."""
 KV_TOKENS = 32 * 288
