@@ -17,7 +17,7 @@ struct Ahead {
   ptrdiff_t element;       // bytes
 };
 
-inline void fetch(const char* p) { __builtin_prefetch(p, 0, 3); }
+__attribute__((always_inline)) inline void fetch(const char* p) { __builtin_prefetch(p, 0, 3); }
 
 // `cached` stands in for what is not there: fetching it again costs nothing.
 inline Ahead nothing_ahead(const float* cached) {

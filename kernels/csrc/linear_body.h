@@ -38,7 +38,7 @@ using FloatingFunction = void (*)(const FloatingTile&);
 template <int R, Codes C, int SPAN, Finish F>
 QuantisedFunction quantised_of_rows(int64_t rows) {
   if (rows == R) {
-    if constexpr (kLeanTiles) return lean_tile<R, C, SPAN, F>;
+    if constexpr (kLeanTiles && R > 2) return lean_tile<R, C, SPAN, F>;
     return quantised_tile<R, kPanelsAtOnce, C, SPAN, F>;
   }
   if constexpr (R > 1) return quantised_of_rows<R - 1, C, SPAN, F>(rows);
@@ -123,11 +123,10 @@ const uint8_t* weights_at(const PackedMatrix& w, int64_t panel, int64_t k) {
 // come from far memory while it multiplies.
 class Ahead {
  public:
-  Ahead(const PackedMatrix& w, const Group* next, int64_t k, int64_t count)
+  Ahead() = default;  // nothing
+  Ahead(const PackedMatrix& w, const Group& next, int64_t k, int64_t count)
       : bytes_(weight_bytes(w, count)) {
-    for (int s = 0; s < kSlots; ++s) {
-      from_[s] = next != nullptr ? weights_at(w, next->panels[s], k) : nullptr;
-    }
+    for (int s = 0; s < kSlots; ++s) from_[s] = weights_at(w, next.panels[s], k);
   }
   int64_t bytes() const { return from_[0] == nullptr ? 0 : kSlots * bytes_; }
   // Where a tile that takes `bytes` of them begins, or `otherwise` if there are none left.
@@ -136,14 +135,14 @@ class Ahead {
       ++slot_;
       offset_ = 0;
     }
-    if (slot_ == kSlots || from_[slot_] == nullptr) return static_cast<const uint8_t*>(otherwise);
+    if (slot_ == kSlots) return static_cast<const uint8_t*>(otherwise);
     offset_ += bytes;
     return from_[slot_] + offset_ - bytes;
   }
 
  private:
-  const uint8_t* from_[kSlots];
-  int64_t bytes_, offset_ = 0;
+  const uint8_t* from_[kSlots] = {};
+  int64_t bytes_ = 0, offset_ = 0;
   int slot_ = 0;
 };
 
@@ -251,11 +250,11 @@ Vec activate(Activation activation, Vec x) {
 void finish(const LinearCall& call, const TaskRows& rows, const Group& group, const float* sums) {
   const bool gated = call.activation != Activation::kNone;
   const int64_t width = gated ? call.w.n / 2 : call.w.n;
-  float bias[kSlots][kPanel] = {};
-  for (int s = 0; s < group.count && call.bias != nullptr; ++s) {
+  float bias[kSlots][kPanel];  // without one, not even cleared: it shows where there is one row
+  for (int s = 0; s < kSlots && call.bias != nullptr; ++s) {
     for (int64_t i = 0; i < kPanel; ++i) {
       const int64_t column = group.panels[s] * kPanel + i;
-      if (column < call.w.n) bias[s][i] = call.bias[column];
+      bias[s][i] = column < call.w.n ? call.bias[column] : 0.0f;
     }
   }
   for (int s = 0; s < (gated ? 1 : group.count); ++s) {
@@ -309,6 +308,18 @@ size_t task_bytes(const LinearCall& call, int64_t tile, int64_t tile_end) {
                      sizeof(float);
 }
 
+// What follows on k .. k + step of group g + i, of `held` ones from g on: the next group of this
+// block, or the first of the next (perhaps shorter) block.
+Ahead next_of(const LinearCall& call, int64_t g, int64_t i, int64_t held, int64_t k, int64_t step,
+              int64_t group_end) {
+  const bool turn = i + 1 == held;
+  const int64_t next_k = !turn ? k : k + step < call.w.k ? k + step : 0;
+  const int64_t next_g = !turn ? g + i + 1 : next_k > 0 ? g : g + held;
+  if (next_g >= group_end) return Ahead();
+  const int64_t left = call.w.k - next_k;
+  return Ahead(call.w, group_at(call, next_g), next_k, left < step ? left : step);
+}
+
 void task(const LinearCall& call, int64_t tile, int64_t tile_end, int64_t group,
           int64_t group_end, void* scratch) {
   const int64_t first = tile_row(call, tile);
@@ -324,15 +335,8 @@ void task(const LinearCall& call, int64_t tile, int64_t tile_end, int64_t group,
     for (int64_t k = 0; k < call.w.k; k += step) {
       const int64_t count = call.w.k - k < step ? call.w.k - k : step;
       for (int64_t i = 0; i < held; ++i) {
-        // What follows: the next group of this block, or the first of the next (perhaps shorter).
-        const bool turn = i + 1 == held;
-        const int64_t next_k = !turn ? k : k + step < call.w.k ? k + step : 0;
-        const int64_t next_g = !turn ? g + i + 1 : next_k > 0 ? g : g + held;
-        const Group next = group_at(call, next_g);
-        const int64_t left = call.w.k - next_k;
-        const Ahead ahead(call.w, next_g < group_end ? &next : nullptr, next_k,
-                          left < count ? left : count);
         const Group now = group_at(call, g + i);
+        const Ahead ahead = rows.count > 2 ? next_of(call, g, i, held, k, step, group_end) : Ahead();
         if (is_quantised(call.w.format)) {
           multiply_quantised(call, rows, now, k, count, ahead, block, sums + i * per_group);
         } else {
