@@ -244,26 +244,39 @@ struct Closer {
 };
 Closer closer;
 
-// How far the tasks of a phase are claimed and done; apart from other phases' lines.
-struct alignas(64) PhaseProgress {
-  std::atomic<size_t> claimed{0};
-  alignas(64) std::atomic<size_t> done{0};
+// The tasks of a phase are cut into ranges of neighbours. A thread takes those of its own range one
+// after the other, so that it reads weights as one stream, and then helps with the others'.
+constexpr size_t kMostRanges = 4;
+
+// How far the tasks of a phase are claimed, range by range, and done; each on a line of its own.
+struct PhaseProgress {
+  struct alignas(64) Count {
+    std::atomic<size_t> value{0};
+  };
+  Count claimed[kMostRanges], done;
 };
 
 // One thread's part in all phases. It waits only for tasks that a running thread has claimed, so
 // any number of members, one after the other as well, comes to the end.
-int take_part(const Phase* phases, size_t count, PhaseProgress* progress) {
+int take_part(const Phase* phases, size_t count, size_t member, size_t ranges,
+              PhaseProgress* progress) {
   int failure = Team::kNone;
   for (size_t p = 0; p < count; ++p) {
     const Phase& phase = phases[p];
-    for (;;) {
-      const size_t index = progress[p].claimed.fetch_add(1, std::memory_order_relaxed);
-      if (index >= phase.tasks) break;
-      const int mine = Team::attempt(phase.task, phase.user, index);
-      if (mine != Team::kNone) failure = mine;
-      progress[p].done.fetch_add(1, std::memory_order_release);
+    for (size_t i = 0; i < ranges; ++i) {
+      const size_t range = (member + i) % ranges;
+      const size_t begin = phase.tasks * range / ranges, end = phase.tasks * (range + 1) / ranges;
+      std::atomic<size_t>& claimed = progress[p].claimed[range].value;
+      // A look first: of a range that is done, the line stays shared.
+      while (claimed.load(std::memory_order_relaxed) < end - begin) {
+        const size_t index = begin + claimed.fetch_add(1, std::memory_order_relaxed);
+        if (index >= end) break;
+        const int mine = Team::attempt(phase.task, phase.user, index);
+        if (mine != Team::kNone) failure = mine;
+        progress[p].done.value.fetch_add(1, std::memory_order_release);
+      }
     }
-    for (int spins = 0; progress[p].done.load(std::memory_order_acquire) < phase.tasks;) {
+    for (int spins = 0; progress[p].done.value.load(std::memory_order_acquire) < phase.tasks;) {
       if (phase.upcoming != nullptr && phase.upcoming->fetch()) continue;
       if (spins < kLeaderSpins) {
         ++spins;
@@ -312,8 +325,10 @@ void run_phases(const Phase* phases, size_t count) {
   if (count > kMaxPhases) throw OpError("a region has too many phases", abi::kFail);
   PhaseProgress progress[kMaxPhases];
   std::atomic<int> failure{Team::kNone};
-  run(static_cast<size_t>(threads()), [&](size_t) {
-    const int mine = take_part(phases, count, progress);
+  const size_t members = static_cast<size_t>(threads());
+  const size_t ranges = members < kMostRanges ? members : kMostRanges;
+  run(members, [&](size_t member) {
+    const int mine = take_part(phases, count, member, ranges, progress);
     if (mine != Team::kNone) failure.store(mine, std::memory_order_relaxed);
   });
   Team::raise(failure.load(std::memory_order_relaxed));

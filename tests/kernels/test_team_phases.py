@@ -8,7 +8,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[1] / "kernels" / "csrc"
-WAIT = "progress[p].done.load(std::memory_order_acquire) < phase.tasks;"
+WAIT = "progress[p].done.value.load(std::memory_order_acquire) < phase.tasks;"
 CLEAN = {"overlaps": 0, "wrong runs": 0, "bad_alloc": 0, "OpError": 0}
 
 
