@@ -1,7 +1,6 @@
 """Config → contract graph with its weight layout."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -9,30 +8,37 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from ortloom.errors import SourceInvalid
 from ortloom.exporter.attention import AttentionCall
+from ortloom.exporter.balance import BalancedRows, balance
 from ortloom.exporter.canonical import canonicalise, number_nodes
 from ortloom.exporter.form_choice import choose_form
 from ortloom.exporter.layer_kinds import LayerPlan, plan_layers
 from ortloom.exporter.options import Storage
 from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.packed_weights import experts_job, packed_job
+from ortloom.exporter.parameters import require_parameters
 from ortloom.exporter.progress import Progress
 from ortloom.exporter.quiet import quiet_libraries
 from ortloom.exporter.rewrites.fused_qkv import joined_weights
 from ortloom.exporter.rewrites.gated_linear import joined_gates
+from ortloom.exporter.rewrites.norm_readers import norm_readers
 from ortloom.exporter.rewrites.packed_experts import pack_experts
 from ortloom.exporter.rewrites.packed_linear import linear_weight, pack_linears
 from ortloom.exporter.sources.checkpoint import Checkpoint
-from ortloom.exporter.sources.expert_tensors import expert_blocks, expert_rows
 from ortloom.exporter.stamp import layer_of, renumber, stamp_layers
 from ortloom.exporter.trace import Trace, trace
 from ortloom.exporter.translate import translate
 from ortloom.exporter.variants import reference_weights
 from ortloom.exporter.weights import WeightLayout, array_job, plain_job
 
+BALANCED = frozenset({"int8"})
+"""Values of `Storage.quant` for which `balance` moves factors. With 4 bits the error of the weights
+is all that counts, and a matrix whose own values lie on a grid fits its blocks best as it is."""
+
 
 @dataclass(frozen=True)
 class ContractGraph:
-    """The contract graph, its weights' layout, and what the trace showed."""
+    """The contract graph, its weights' layout, what the trace showed, and the source's values as
+    they are stored."""
 
     model: ir.Model
     layout: WeightLayout
@@ -40,6 +46,7 @@ class ContractGraph:
     parameters: dict[str, tuple[int, ...]]
     ties: dict[str, str]
     forms: dict[str, PackedForm]
+    source: BalancedRows
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -50,6 +57,11 @@ class ContractGraph:
     def is_quantised(self, name: str) -> bool:
         """Whether a parameter is stored as codes with scales."""
         return name in self.forms and self.forms[name].quantised
+
+    @property
+    def balanced(self) -> int:
+        """Norms whose gain gave factors to matrices, see `balance`."""
+        return sum(1 for name in self.source.factors if len(self.parameters[name]) == 1)
 
     def parameter_count(self) -> int:
         """Elements of all parameters, tied ones once."""
@@ -111,6 +123,7 @@ def build_contract(
 
     Raises:
         UnsupportedModel: see `trace` and `canonicalise`.
+        SourceInvalid: a parameter is missing from the source, has another shape, or cannot be read.
     """
     with quiet_libraries():
         made = make_config(config)
@@ -122,6 +135,7 @@ def build_contract(
     progress.phase("rewrite")
     tables = canonicalise(model, len(layers.traced), int(made.max_position_embeddings))
     traced = whole_trace(traced, layers)
+    require_parameters(checkpoint, traced.parameters, traced.ties)
     if not layers.is_whole:
         model = stamp_layers(model, layers)
     linears = {linear_weight(node) for node in model.graph}
@@ -132,22 +146,26 @@ def build_contract(
         )
         if form is not None:
             forms[name] = form
+    source = BalancedRows(checkpoint)
+    if storage.quant in BALANCED:
+        progress.phase("balance")
+        readers = norm_readers(model.graph)
+        source = BalancedRows(checkpoint, balance(checkpoint, config, readers, forms))
     packed = pack_linears(model.graph, forms) | pack_experts(model.graph, forms)
     number_nodes(model.graph)
     layout = WeightLayout(joined=joined_weights(model.graph) + joined_gates(model.graph))
     for name, shape in traced.parameters.items():
         if name in packed and len(shape) == 3:
-            rows, blocks = partial(expert_rows, checkpoint), partial(expert_blocks, checkpoint)
-            layout.jobs.append(experts_job(name, forms[name], shape[0:3], rows, blocks))
+            layout.jobs.append(
+                experts_job(name, forms[name], shape[0:3], source.expert_rows, source.expert_blocks)
+            )
         elif name in packed:
             size = (shape[0], shape[1])
-            layout.jobs.append(
-                packed_job(name, forms[name], size, checkpoint.rows, checkpoint.block_rows)
-            )
+            layout.jobs.append(packed_job(name, forms[name], size, source.rows, source.block_rows))
         elif name in model.graph.initializers:
-            layout.jobs.append(plain_job(name, shape, checkpoint.rows))
+            layout.jobs.append(plain_job(name, shape, source.rows))
     for name, array in tables.items():
         layout.jobs.append(array_job(name, array))
     reference_weights(model, layout)
     forms = {name: form for name, form in forms.items() if name in packed}
-    return ContractGraph(model, layout, traced.calls, traced.parameters, traced.ties, forms)
+    return ContractGraph(model, layout, traced.calls, traced.parameters, traced.ties, forms, source)

@@ -9,7 +9,7 @@ from ortloom.exporter.architectures import require_supported
 from ortloom.exporter.options import SUPPORTED_TARGETS, ExportOptions
 from ortloom.exporter.packed_form import PackedForm
 from ortloom.exporter.packed_weights import DTYPES
-from ortloom.exporter.parameters import EMBEDDING, HEAD, require_parameters, settle_ties
+from ortloom.exporter.parameters import EMBEDDING, HEAD, settle_ties
 from ortloom.exporter.plan import ExportPlan, plan, require_resources
 from ortloom.exporter.progress import Progress
 from ortloom.exporter.quiet import quiet_libraries
@@ -89,7 +89,6 @@ def _write_bundle(
     _write_json(root / "config.json", kept)
 
     built = build_contract(config, options.storage, checkpoint, progress)
-    require_parameters(checkpoint, built.parameters, built.ties)
     progress.phase("weights", built.layout.payload(), "B")
     names = ("contract", *options.targets)
     weights = built.layout.write(root, names, progress.advance)
@@ -122,6 +121,7 @@ def _write_bundle(
     (root / MANIFEST_NAME).write_bytes(manifest.to_bytes())
     report = {
         "checked": False,
+        "balanced_norms": built.balanced,
         "requantised": manifest.quantization.requantised,
         "ops": {Path(g.file.path).stem: dict(g.ops) for g in graphs},
         "warnings": list(dict.fromkeys(checkpoint.warnings)),

@@ -71,6 +71,17 @@ def test_another_weighting_of_the_experts_is_found(bundles, check, tmp_path):
         check("olmoe", folder)
 
 
+def gain_before(name):
+    """The gain of the norm whose output a matrix reads."""
+    if name == "lm_head.weight":
+        return "model.norm.weight"
+    if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+        return name.split("self_attn")[0] + "input_layernorm.weight"
+    if name.endswith(("mlp.gate.weight", "gate_up_proj")):
+        return name.split("mlp")[0] + "post_attention_layernorm.weight"
+    return None
+
+
 @pytest.mark.parametrize("quant", [None, "int8", "int4"])
 def test_stored_values_are_those_of_the_source(quant, bundles, checkpoints):
     """As near as rounding leaves them, every parameter of the model."""
@@ -82,6 +93,13 @@ def test_stored_values_are_those_of_the_source(quant, bundles, checkpoints):
     for name, info in source.tensors.items():
         wanted = source.rows(name, 0, info.shape[0])
         found = stored.values(name, info.shape)
+        gain = gain_before(name) if quant == "int8" else None
+        if gain is not None:  # factors moved here from there
+            left = stored.values(gain, (info.shape[-1],)) / source.rows(gain, 0, info.shape[-1])
+            found = found * left
+        elif quant == "int8" and "norm" in name:
+            assert not np.array_equal(found, wanted), name
+            continue
         assert np.linalg.norm(found - wanted) <= allowed * np.linalg.norm(wanted), name
     with pytest.raises(ParityFailed, match=r"do not hold 'model\.nothing'"):
         stored.values("model.nothing", (4, 4))

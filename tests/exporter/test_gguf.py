@@ -117,6 +117,22 @@ def test_quantising_a_quantised_source_says_so(mixed, tiny, tmp_path):
     assert "re-quantised" in json.loads((tmp_path / "out" / "report.json").read_text())["note"]
 
 
+@pytest.mark.parametrize(("kind", "kept"), [("Q8_0", True), ("Q4_0", True), ("Q4_1", False)])
+def test_int8_keeps_the_values_of_blocks_that_it_can_hold(kind, kept, tiny, tmp_path):
+    """No factors are moved into their columns then."""
+    path = tmp_path / "m.gguf"
+    write_gguf(path, kinds=(kind,))
+    tiny.run_export(path, tmp_path / "out", quant="int8")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["balanced_norms"] == 0) == kept
+    source, manifest = GgufFile(path), Manifest.load(tmp_path / "out")
+    for name, info in source.tensors.items():
+        if name.endswith("v_proj.weight"):
+            found = stored_values(tmp_path / "out", manifest, name, info.shape[0])
+            wanted = source.rows(name, 0, info.shape[0])
+            assert np.array_equal(found, wanted) == kept
+
+
 def stored_values(folder, manifest, name, rows):
     """The fp32 values that the weight file holds of a matrix, whatever its form."""
     file = manifest.weights[0]

@@ -9,10 +9,12 @@ import torch
 
 from ortloom.errors import UnsupportedModel
 from ortloom.exporter import layer_kinds
+from ortloom.exporter.architectures import parameter_shapes
 from ortloom.exporter.attention import AttentionTracer, StepTensors
 from ortloom.exporter.graph_build import build_contract, make_config
 from ortloom.exporter.options import Storage
 from ortloom.exporter.progress import LineProgress
+from ortloom.exporter.sources.checkpoint import TensorInfo
 from ortloom.exporter.structure import ALLOWED, require_structure
 from ortloom.exporter.variants import derive, to_bytes
 from ortloom.kernels.layer_contract import pool_slots
@@ -82,10 +84,10 @@ def test_a_second_call_of_one_layer_is_refused(tracer):
 
 
 def build(config):
-    """The graph alone: fp32 storage asks the checkpoint for nothing before weights are written."""
-    return build_contract(
-        config, Storage(), SimpleNamespace(rows=None, block_rows=None), LineProgress(io.StringIO())
-    )
+    """The graph alone: fp32 storage reads no values before weights are written."""
+    tensors = {n: TensorInfo(s, "F32") for n, s in parameter_shapes(config).items()}
+    source = SimpleNamespace(rows=None, block_rows=None, tensors=tensors, warnings=[])
+    return build_contract(config, Storage(), source, LineProgress(io.StringIO()))
 
 
 @pytest.fixture
