@@ -5,13 +5,14 @@ replaced by the mean over a token and those before it: what it picks out depends
 size of the channels hardly does. An estimate that is off costs only accuracy of rounding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ortloom.errors import SourceInvalid
 from ortloom.exporter.architectures import (
     head_size,
     integer,
@@ -24,6 +25,9 @@ from ortloom.exporter.parameters import EMBEDDING
 from ortloom.exporter.sources.checkpoint import Checkpoint
 from ortloom.exporter.sources.expert_tensors import expert_rows
 from ortloom.exporter.weights import Array
+
+RowReader = Callable[[int, int], Array]
+"""Reads rows start .. stop of a matrix, fp32 [n, K]."""
 
 TOKENS = 128
 """Twice as many change the estimate little (measured on the demo model)."""
@@ -69,6 +73,14 @@ def _sizes(values: Array) -> Array:
     return found
 
 
+def _named_product(name: str, rows: RowReader, shape: tuple[int, int], values: Array) -> Array:
+    """`product` with a parameter; SourceInvalid names one that has a value which is no number."""
+    try:
+        return product(rows, shape, values)
+    except ValueError as error:
+        raise SourceInvalid(f"{name}: {error}") from error
+
+
 def _silu(values: Array) -> Array:
     found: Array = values / (1.0 + exponential(-values))
     return found
@@ -94,7 +106,7 @@ class _Model:
         """A linear layer with its bias, if it has one."""
         rows, width = self.shapes[f"{name}.weight"]
         weight = partial(self.checkpoint.rows, f"{name}.weight")
-        found = product(weight, (rows, width), values)
+        found = _named_product(f"{name}.weight", weight, (rows, width), values)
         if f"{name}.bias" in self.shapes:
             found += self.checkpoint.rows(f"{name}.bias", 0, rows).astype(np.float64)[:, None]
         return found
@@ -137,4 +149,4 @@ class _Model:
         name = f"{prefix}.experts.{role}"
         _, rows, width = self.shapes[name]
         weight = partial(expert_rows, self.checkpoint, name, expert)
-        return product(weight, (rows, width), values)
+        return _named_product(name, weight, (rows, width), values)

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ortloom.errors import SourceInvalid
 from ortloom.models.manifest import (
     WEIGHT_ALIGNMENT,
     FileEntry,
@@ -164,7 +165,7 @@ class WeightLayout:
             file.write(weight_header(len(tensors)))
             file.truncate(self.size())
             for job in self.jobs:
-                for tensor, offset, data in job.produce():
+                for tensor, offset, data in _named(job):
                     file.seek(places[tensor.name][1] + offset)
                     file.write(np.ascontiguousarray(data).data)
                     advance(data.nbytes)
@@ -172,6 +173,14 @@ class WeightLayout:
             os.fsync(file.fileno())
         entry = FileEntry(path=WEIGHT_PATH, size=path.stat().st_size, sha256=hash_from_disk(path))
         return WeightFile(file=entry, variants=variants, tensors=tensors)
+
+
+def _named(job: "WeightJob") -> Chunks:
+    """What a job produces; SourceInvalid names the tensor of values that cannot be stored."""
+    try:
+        yield from job.produce()
+    except ValueError as error:
+        raise SourceInvalid(f"{job.tensors[0].name}: {error}") from error
 
 
 def hash_from_disk(path: Path) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from ortloom.errors import SourceInvalid
 from ortloom.exporter import graph_build
 from ortloom.exporter.architectures import parameter_shapes, tied
 from ortloom.exporter.balance import LIMIT, factors_of
@@ -181,3 +182,16 @@ def test_the_exponential_function():
     values = np.linspace(-400, 400, 10_001)
     np.testing.assert_allclose(exponential(values), np.exp(values), rtol=1e-12)
     assert np.isfinite(exponential(np.array([-1e9, 1e9]))).all()
+
+
+@pytest.mark.parametrize("role", ["self_attn.q_proj", "mlp.down_proj"])
+def test_a_source_with_a_value_that_is_no_number_is_refused_by_name(role, tiny, tmp_path):
+    """Whether the estimate reads the matrix or only the rounding does; no bundle is left."""
+    config = tiny.family_config("qwen2")
+    tensors = tiny.random_tensors(config)
+    name = f"model.layers.1.{role}.weight"
+    tensors[name].reshape(-1)[5] = np.nan
+    source = tiny.write_checkpoint(tmp_path / "m", config, tensors)
+    with pytest.raises(SourceInvalid, match=rf"{name}.*not a finite number"):
+        tiny.run_export(source, tmp_path / "bundle", quant="int8")
+    assert not (tmp_path / "bundle").exists()
