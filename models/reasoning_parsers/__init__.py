@@ -1,0 +1,1 @@
+"""Reasoning parsers, one format a file."""

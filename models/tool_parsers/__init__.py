@@ -1,0 +1,1 @@
+"""Tool-call parsers, one wire format a file."""
