@@ -103,17 +103,24 @@ serve: $(VENV)/.stamp-serve $(BUNDLE)/manifest.json
 
 # --- tests and checks ---------------------------------------------------------------------------
 
-test: $(VENV)/.stamp-dev demo-model
-	@$(BIN)/python -m pytest -m "not full"
+# Two lanes, since there are hardly ever fewer than two processors: one of compilers, exports and
+# kernels, one that mostly waits for servers. The first one's output is printed when both are done.
+# $(1) = name of the log, $(2) = tests of the lane behind, $(3) = arguments of the lane in front
+define LANES
+	@mkdir -p build; log=build/$(1).log; status=0; \
+	  nice -n 5 $(BIN)/python -m pytest $(2) >$$log 2>&1 & behind=$$!; \
+	  trap 'kill $$behind 2>/dev/null || true' EXIT; \
+	  $(BIN)/python -m pytest $(3) || status=1; \
+	  wait $$behind || status=1; cat $$log; exit $$status
+endef
 
-# The kernels' full tests are compilers, emulators and sanitizers: one processor's work, beside the
-# others, which wait for servers.
+HEAVY := tests/exporter tests/kernels tests/benchmarks tests/models
+
+test: $(VENV)/.stamp-dev demo-model
+	$(call LANES,test-heavy,-m "not full" $(HEAVY),-m "not full" $(HEAVY:%=--ignore=%))
+
 test-full: $(VENV)/.stamp-dev demo-model
-	@mkdir -p build; log=build/test-full-kernels.log; status=0; \
-	  nice -n 5 $(BIN)/python -m pytest -m full tests/kernels >$$log 2>&1 & kernels=$$!; \
-	  trap 'kill $$kernels 2>/dev/null || true' EXIT; \
-	  $(BIN)/python -m pytest -m full --ignore=tests/kernels || status=1; \
-	  wait $$kernels || status=1; cat $$log; exit $$status
+	$(call LANES,test-full-kernels,-m full tests/kernels,-m full --ignore=tests/kernels)
 
 check: $(VENV)/.stamp-dev
 	$(BIN)/ruff format --check .

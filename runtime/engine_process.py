@@ -50,7 +50,6 @@ def serve(
         runner_factory: makes a runner that has run a step.
     """
     endpoint = ZmqEndpoint(address)
-    gc.disable()
     try:
         runner = runner_factory(config)
         core = EngineCore(config, runner)
@@ -111,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     die_with_parent(os.getppid() if options.parent is None else options.parent)
+    # Next to nothing of what loading makes is garbage; looking for it is a tenth of a start.
+    gc.disable()
     if options.ahead:
         with suppress(Exception):  # load_runner meets it again and reports it
             importlib.import_module("ortloom.runtime.model_runner")

@@ -3,9 +3,15 @@
 The supervisor starts it; what to serve, and on which socket, is the first message on N.
 """
 
+# ruff: noqa: E402
+import gc
+
+if __name__ == "__main__":
+    # Next to nothing of what loading modules makes is garbage; looking for it is a tenth of a start.
+    gc.disable()
+
 import argparse
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -132,8 +138,8 @@ def run_app(
     app.register_listener(start, "before_server_start")
     app.register_listener(take_signals, "after_server_start")
     app.register_listener(stop, "after_server_stop")
-    gc.collect()
     gc.freeze()  # what loading made lives for ever
+    gc.enable()
     app.run(
         sock=listener,
         protocol=LoomProtocol,

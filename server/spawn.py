@@ -69,7 +69,9 @@ def spawn_engine(address: str, *, ahead: bool = False) -> "subprocess.Popen[byte
     command += ["--address", address, "--config", "-", "--parent", str(os.getpid())]
     if ahead:
         command.append("--ahead")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
+    # NumPy's BLAS, which the engine has no use for, would start a thread for each processor.
+    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, env=environment)
 
 
 def spawn_front() -> "tuple[subprocess.Popen[bytes], socket.socket]":

