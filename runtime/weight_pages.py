@@ -56,6 +56,8 @@ def drop_clean_pages(files: Iterable[Path]) -> int:
         Bytes that were resident in the dropped areas; 0 where the system does not tell.
     """
     wanted = {str(path.resolve()) for path in files}
+    if not wanted:
+        return 0
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         areas = list(_clean_areas(wanted, Path("/proc/self/smaps").read_text()))

@@ -9,57 +9,22 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
-#include <string>
-#include <utility>
+
+#include "file_areas.h"
 
 namespace ortloom {
 namespace {
 
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
-// A line of /proc/self/maps that maps a file.
-struct Area {
-  uintptr_t begin, end, offset;
-  uint64_t inode;
-  std::string path;
-};
-
-// The areas that hold one of `addresses` (sorted).
-std::vector<Area> areas_of(const std::vector<uintptr_t>& addresses) {
-  std::vector<Area> found;
-  std::FILE* maps = std::fopen("/proc/self/maps", "re");
-  if (maps == nullptr) return found;
-  char* line = nullptr;
-  size_t capacity = 0;
-  while (getline(&line, &capacity, maps) > 0) {
-    unsigned long begin = 0, end = 0, offset = 0, inode = 0;
-    int path_at = 0;
-    if (std::sscanf(line, "%lx-%lx %*s %lx %*s %lu %n", &begin, &end, &offset, &inode, &path_at) <
-        4) {
-      continue;
-    }
-    const auto first = std::lower_bound(addresses.begin(), addresses.end(), begin);
-    if (inode == 0 || first == addresses.end() || *first >= end) continue;
-    std::string path = line + path_at;
-    while (!path.empty() && path.back() == '\n') path.pop_back();
-    found.push_back({begin, end, offset, inode, path});
-  }
-  std::free(line);
-  std::fclose(maps);
-  return found;
-}
-
 }  // namespace
 
 class MappedFile {
  public:
   // Null where it cannot be mapped, or is too small to gain by it.
-  static std::shared_ptr<const MappedFile> open(const Area& area) {
+  static std::shared_ptr<const MappedFile> open(const FileArea& area) {
     static std::mutex mutex;
     static std::map<uint64_t, std::weak_ptr<const MappedFile>> known;
     const int file = ::open(area.path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -128,7 +93,7 @@ std::vector<std::shared_ptr<const MappedFile>> read_through_own_map(TensorView* 
   if (addresses.empty()) return files;
   std::sort(addresses.begin(), addresses.end());
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  for (const Area& area : areas_of(addresses)) {
+  for (const FileArea& area : file_areas(addresses)) {
     const std::shared_ptr<const MappedFile> file = MappedFile::open(area);
     // An area ends with a page, so past the file's end by less than one.
     if (file == nullptr || area.offset + (area.end - area.begin) >= file->size() + page) continue;
