@@ -3,11 +3,10 @@
 The supervisor starts it; what to serve, and on which socket, is the first message on N.
 """
 
-# ruff: noqa: E402
 import gc
 
 if __name__ == "__main__":
-    # Next to nothing of what loading modules makes is garbage; looking for it is a tenth of a start.
+    # Next to nothing that loading modules makes is garbage; looking for it is a tenth of a start.
     gc.disable()
 
 import argparse
