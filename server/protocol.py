@@ -192,10 +192,27 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         if self._task is not None:
             super().data_received(data)
 
+    @property
+    def writable(self) -> bool:
+        """Whether `send` hands its bytes on at once: the client keeps up with what was sent."""
+        return bool(self._can_write.is_set())
+
     async def send(self, data: bytes) -> None:
-        """Write with backpressure, counting bytes."""
+        """Write with backpressure, counting bytes.
+
+        As Sanic's, but for its signal of each write, which nobody here listens to: looking for
+        listeners would cost a stream of tokens more than the write itself.
+
+        Raises:
+            RequestCancelled: the connection is closing.
+        """
         self.bytes_out += len(data)
-        await super().send(data)
+        if not self._can_write.is_set():
+            await self._can_write.wait()
+        if self.transport is None or self.transport.is_closing():
+            raise RequestCancelled
+        self.transport.write(data)
+        self._time = time.monotonic()
 
     async def _handle(self, request: Request) -> None:
         """Run one request from admission to the last byte of its response."""

@@ -19,6 +19,7 @@ from sanic.response import BaseHTTPResponse
 
 from ortloom.server.context import context_of
 from ortloom.server.error_handler import error_json, log_unexpected
+from ortloom.server.protocol import LoomProtocol
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -110,6 +111,13 @@ class SseWriter:
                 await self._bounded(self._response.eof())
 
     async def _write(self, data: bytes) -> None:
+        response = self._response
+        if response is not None and not self._lock.locked() and self._takes_at_once():
+            # The usual case: nothing waits before these bytes and they do not wait themselves, so
+            # neither the order nor the time limit needs care.
+            await response.send(data)
+            self._last_write = asyncio.get_running_loop().time()
+            return
         async with self._lock:
             if self._response is None:
                 response = await self._request.respond(
@@ -129,6 +137,12 @@ class SseWriter:
         except TimeoutError:
             self._cut_off()
             raise asyncio.CancelledError("the client does not read") from None
+
+    def _takes_at_once(self) -> bool:
+        """Whether a write goes to the transport without waiting for the client."""
+        stream = self._request.stream
+        protocol = None if stream is None else stream.protocol
+        return isinstance(protocol, LoomProtocol) and protocol.writable
 
     def _cut_off(self) -> None:
         stream = self._request.stream

@@ -125,7 +125,7 @@ def test_a_reader_that_stops_gives_its_blocks_back(bundle):
     with Server(bundle, send_timeout=0.5, env={"FAKE_STEP": "0.0005"}) as server:
         with server.connect(rcvbuf=4096) as sock:
             ids = list(range(97, 122))
-            payload = long_body(n=8, temperature=1, return_token_ids=True, prompt=ids * 4)
+            payload = long_body(n=8, temperature=1, logprobs=5, prompt=ids * 4)
             sock.sendall(server.request(payload))
             until(lambda: server.metric("vllm:num_requests_running") > 0)
             server.idle(20)
