@@ -12,9 +12,68 @@ from ortloom.models.reasoning_parsers.reasoning_parser import ReasoningParser
 from ortloom.models.tool_parsers import registry as tools
 from ortloom.models.tool_parsers.tool_parser import ToolParser
 
-TOOL_NAMES = ["granite4", "hermes", "longcat", "qwen3"]
+TOOL_NAMES = [
+    "hermes",
+    "granite4",
+    "qwen3",
+    "longcat",
+    "mistral",
+    "llama3_json",
+    "llama4_json",
+    "pythonic",
+    "llama4_pythonic",
+    "olmo3",
+    "lfm2",
+    "granite",
+    "granite-20b-fc",
+    "internlm",
+    "jamba",
+    "hunyuan_a13b",
+    "phi4_mini_json",
+    "xlam",
+    "deepseek_v3",
+    "deepseek_v31",
+    "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v41",
+    "kimi_k2",
+    "kimi_k3",
+    "qwen3_coder",
+    "qwen3_xml",
+    "mimo",
+    "step3p5",
+    "seed_oss",
+    "glm45",
+    "glm47",
+    "ling3",
+    "poolside_v1",
+    "hy_v3",
+    "hy_v4",
+    "k2_horizon",
+    "minimax_m2",
+    "minimax_m3",
+    "dots",
+    "muse_glimmer",
+    "step3",
+    "minicpm5",
+    "functiongemma",
+    "gemma4",
+    "apertus",
+    "gigachat3",
+    "ernie45",
+    "cohere_command3",
+    "cohere_command4",
+    "inkling",
+    "openai",
+    "minimax",
+    "plamo3",
+]
 
 REASONING_NAMES = ["deepseek_r1", "qwen3", "think_auto"]
+
+
+def test_the_list_is_whole():
+    assert len(set(TOOL_NAMES)) == len(TOOL_NAMES) == 51 + 3
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)
