@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from ortloom.errors import InvalidRequest
+from ortloom.models.thinking import Thinking
 
 SAMPLING_EPS = 1e-5
 """Temperatures below this are greedy."""
@@ -44,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     bad_words_token_ids: list[list[int]] | None = None
     seed: int | None = None
     sample_index: int = 0  # which of n samples; part of the random key
@@ -60,9 +62,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     structured_output: StructuredOutput | None = None
+    thinking: Thinking | None = None  # the constraint begins, and the budget ends, with it
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
+
+    @property
+    def slow_to_check(self) -> bool:
+        """True when checking the request may take longer than many steps."""
+        return self.structured_output is not None or bool(self.bad_words or self.thinking)
 
     @property
     def greedy(self) -> bool:
@@ -134,6 +142,8 @@ def check_ranges(p: SamplingParams) -> None:
         )
     if p.seed is not None and not -(2**63) <= p.seed < 2**63:
         raise InvalidRequest("seed must fit into 64 bits.", "seed")
+    if any(not word for word in p.bad_words or ()):
+        raise InvalidRequest("bad_words cannot contain an empty string.", "bad_words")
     if any(not s for s in p.stop):
         raise InvalidRequest("stop cannot contain an empty string.", "stop")
     if p.stop and not p.detokenize:

@@ -25,6 +25,7 @@ from ortloom.runtime.grammar_source import compile_limits, grammar_text
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.logits_processors import packed_bits
 from ortloom.runtime.sampling_params import StructuredOutput
+from ortloom.runtime.vocabulary_bytes import VocabularyBytes
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -180,6 +181,7 @@ class GrammarCompiler:
         trial: GrammarTrial | None = None,
     ) -> None:
         self._file = tokenizer_file
+        self.vocabulary = VocabularyBytes(tokenizer_file, vocab_size)
         self._trial = trial
         self._vocab_size = vocab_size
         self._eos = [t for t in eos_token_ids if 0 <= t < vocab_size]
