@@ -46,12 +46,14 @@ class BlockEvents:
     """Deltas of one message to events of its blocks.
 
     Words that come while a call is open wait until the call is closed: its arguments may go on.
-    Each method returns the events to send, none for empty text.
+    Calls come one after the other: none goes on once the next has begun. Each method returns the
+    events to send, none for empty text.
     """
 
     def __init__(self) -> None:
         self._index = -1
         self._open: Kind | None = None
+        self._call = -1
         self._waiting: list[str] = []
 
     def thinking(self, text: str) -> list[bytes]:
@@ -71,13 +73,14 @@ class BlockEvents:
         begin = [] if self._open == "text" else self._begin("text", text="")
         return [*begin, self._delta("text_delta", text=text)]
 
-    def call(self, identity: str, name: str) -> list[bytes]:
-        """A call begins."""
+    def call(self, number: int, identity: str, name: str) -> list[bytes]:
+        """A call begins; calls are numbered from 0."""
+        self._call = number
         return self._begin("tool_use", id=identity, name=name, input={})
 
-    def arguments(self, fragment: str) -> list[bytes]:
+    def arguments(self, number: int, fragment: str) -> list[bytes]:
         """A piece of the arguments of the call that is open."""
-        if not fragment or self._open != "tool_use":
+        if not fragment or self._open != "tool_use" or number != self._call:
             return []
         return [self._delta("input_json_delta", partial_json=fragment)]
 

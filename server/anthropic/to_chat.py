@@ -37,26 +37,29 @@ def template_fields(body: CountTokensRequest, front: FrontContext) -> TemplateFi
             "1 validation error: tool_choice of type 'tool' needs a name.", "body.tool_choice"
         )
     messages = chat_messages(after_results(body.messages))
+    off = choice is not None and choice.type == "none"
+    hidden = off and front.config.front.exclude_tools_when_tool_choice_none
     return TemplateFields(
         messages=placed(system_text(body.system), messages, front.chat_template),
-        tools=[_tool(tool) for tool in body.tools] if body.tools else None,
+        tools=[_tool(tool) for tool in body.tools] if body.tools and not hidden else None,
         chat_template_kwargs=body.chat_template_kwargs,
         reasoning_effort=_effort(body),
     )
 
 
-def chat_request(body: MessagesRequest, max_stop_strings: int) -> ChatCompletionRequest:
+def chat_request(body: MessagesRequest, front: FrontContext) -> ChatCompletionRequest:
     """Sampling and reply fields.
 
     Args:
         body: the request.
-        max_stop_strings: how many stop sequences there may be.
+        front: tells how many stop sequences there may be, and whether reasoning can be bounded;
+            where it cannot, a thinking budget bounds nothing.
 
     Raises:
-        SchemaViolation: more stop sequences than that.
+        SchemaViolation: too many stop sequences.
         InvalidRequest: an empty one.
     """
-    _check_stops(body.stop_sequences, max_stop_strings)
+    _check_stops(body.stop_sequences, front.config.front.max_stop_strings)
     choice = body.tool_choice
     return ChatCompletionRequest(
         model=body.model,
@@ -69,6 +72,7 @@ def chat_request(body: MessagesRequest, max_stop_strings: int) -> ChatCompletion
         tool_choice=None if choice is None else _choice(choice),
         parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
         response_format=_format(body),
+        thinking_token_budget=None if front.parsers.markers is None else _budget(body),
         cache_salt=body.cache_salt,
         kv_transfer_params=body.kv_transfer_params,
         ec_transfer_params=body.ec_transfer_params,
@@ -94,6 +98,11 @@ def _effort(body: CountTokensRequest) -> ReasoningEffort | None:
     if body.thinking is not None and body.thinking.type == "disabled":
         return "none"
     return None if body.output_config is None else body.output_config.effort
+
+
+def _budget(body: MessagesRequest) -> int | None:
+    thinking = body.thinking
+    return thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
 
 
 def _format(body: MessagesRequest) -> ResponseFormat | None:

@@ -20,8 +20,7 @@ async def create_message(request: Request) -> HTTPResponse | None:
     front = context_of(request)
     body = read_json(request, MessagesRequest)
     fields = template_fields(body, front)
-    asked = chat_request(body, front.config.front.max_stop_strings)
-    prepared = await chat.prepare(asked, fields, request, front)
+    prepared = await chat.prepare(chat_request(body, front), fields, request, front)
     if body.stream:
         await messages.stream(prepared, request)
         return None
