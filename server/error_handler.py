@@ -15,6 +15,7 @@ from sanic.exceptions import MethodNotAllowed, NotFound, SanicException
 from sanic.handlers import ErrorHandler
 
 from ortloom.errors import OrtloomError, RequestError, SchemaViolation
+from ortloom.server.anthropic.error_body import error_body, words_errors_of
 
 logger = logging.getLogger("ortloom.server")
 
@@ -95,7 +96,10 @@ def error_response(request: Request, error: Exception) -> HTTPResponse:
         headers.setdefault("retry-after", str(getattr(error, "retry_after", 1)))
     if described.code == 401:
         headers["www-authenticate"] = "Bearer"
-    body = msgspec.json.encode(ErrorBody(described))
+    if words_errors_of(request.path):
+        body = error_body(described.message, described.type, described.param, described.code)
+    else:
+        body = msgspec.json.encode(ErrorBody(described))
     return HTTPResponse(body, described.code, headers=headers, content_type=_JSON)
 
 

@@ -99,9 +99,12 @@ class SseWriter:
         if not self.started or not isinstance(reason, Exception):
             return False
         log_unexpected(self._request, reason)
-        body = error_json(reason, self._request)
-        await self._finish(b"data: %b\n\n%b" % (body, self._done))
+        await self._finish(self.failure(reason))
         return isinstance(error, Exception)
+
+    def failure(self, error: BaseException) -> bytes:
+        """The last words of a stream that failed; routes with named events have their own."""
+        return b"data: %b\n\n%b" % (error_json(error, self._request), self._done)
 
     async def _finish(self, last: bytes) -> None:
         if last:

@@ -1,0 +1,1 @@
+"""The Messages API: bodies, conversion to the chat pipeline, replies and events."""
