@@ -16,6 +16,7 @@ from ortloom.runtime.client import EngineClient
 from ortloom.server.inflight import InFlight
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.metrics_hub import LocalMetricsHub, MetricsHub
+from ortloom.server.openai.responses.store import ResponseStore
 
 if TYPE_CHECKING:
     from ortloom.models.chat_template import ChatTemplate
@@ -49,6 +50,7 @@ class FrontContext:
     served_names: tuple[str, ...]
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     long_texts: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(LONG_TEXTS, thread_name_prefix="long-text")
     )
