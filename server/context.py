@@ -17,6 +17,7 @@ from ortloom.server.inflight import InFlight
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.metrics_hub import LocalMetricsHub, MetricsHub
 from ortloom.server.openai.responses.store import ResponseStore
+from ortloom.server.output_parsers import OutputParsers
 
 if TYPE_CHECKING:
     from ortloom.models.chat_template import ChatTemplate
@@ -48,6 +49,7 @@ class FrontContext:
     defaults: "GenerationDefaults"
     created: int
     served_names: tuple[str, ...]
+    parsers: OutputParsers = field(default_factory=OutputParsers)
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
     responses: ResponseStore = field(default_factory=ResponseStore)

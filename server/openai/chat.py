@@ -4,17 +4,19 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from sanic import HTTPResponse, Request
 
 from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.server.context import FrontContext
-from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt
+from ortloom.server.openai.chat_chunks import ChatChunks
+from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt, template_variables
 from ortloom.server.openai.generation import GenerationJob, generate
 from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames, prompt_logprobs
 from ortloom.server.openai.messages import text_of
-from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
-from ortloom.server.openai.sample import Piece, Sample
+from ortloom.server.openai.output_parts import OutputPlan
+from ortloom.server.openai.output_plan import output_plan, planned_params
+from ortloom.server.openai.reply import ReplyHead, json_response
+from ortloom.server.openai.sample import Sample
 from ortloom.server.openai.sampling import sampling_params
 from ortloom.server.openai.stream_interval import every
 from ortloom.server.openai.to_engine import (
@@ -25,7 +27,7 @@ from ortloom.server.openai.to_engine import (
     response_id,
     sampling_context,
 )
-from ortloom.server.openai.tool_choice import check_tools
+from ortloom.server.openai.tool_choice import ToolUse, tool_use
 from ortloom.server.openai.usage import UsageCounter
 from ortloom.server.openai.wire_chat import ChatCompletionRequest, TemplateFields
 from ortloom.server.sse import SseWriter
@@ -39,6 +41,7 @@ class Chat:
         role: of the reply.
         echo: text the reply begins with; empty unless echo was asked for.
         logprobs: builds logprobs, None = not asked for.
+        output: how the samples' text is taken apart.
     """
 
     body: ChatCompletionRequest
@@ -49,6 +52,7 @@ class Chat:
     role: str
     echo: str
     logprobs: ChatLogprobs | None
+    output: OutputPlan
 
     def head(self, kind: str) -> ReplyHead:
         """First members of a reply or chunk."""
@@ -84,7 +88,7 @@ async def prepare(
         raise UnsupportedParameter(
             "return_assistant_tokens_mask is not supported.", "return_assistant_tokens_mask"
         )
-    check_tools(body, fields.tools)
+    use = _tool_use(body, fields, front)
     context = sampling_context(front)
     top = _top_logprobs(body)
     params = sampling_params(body, context, top, body.prompt_logprobs)
@@ -93,6 +97,15 @@ async def prepare(
     limit = output_limit(requested, None, front)
     whole = body.truncate_prompt_tokens is None
     prompt = await chat_prompt(fields, bool(body.add_special_tokens), front, limited=whole)
+    output = output_plan(
+        use,
+        front.parsers,
+        parallel=body.parallel_tool_calls is not False,
+        include_reasoning=body.include_reasoning is not False,
+        template_kwargs=template_variables(fields, front),
+        prompt=prompt.text,
+    )
+    params = planned_params(params, output)
     only = prompt_job(prompt.token_ids, prompt.text, body, limit, params, context)
     response = response_id("chatcmpl", request, body.request_id)
     job = make_job(response, [only], params, body, request, front)
@@ -106,7 +119,22 @@ async def prepare(
         role=role,
         echo=_echo(body, fields, role),
         logprobs=None if top is None else _logprobs(body, top, front),
+        output=output,
     )
+
+
+def _tool_use(body: ChatCompletionRequest, fields: TemplateFields, front: FrontContext) -> ToolUse:
+    """What the request wants of its tools; may take them out of the template's sight."""
+    use = tool_use(body.tool_choice, fields.tools, front.parsers)
+    if use.mode == "named" and body.structured_outputs is not None:
+        raise InvalidRequest(
+            "structured_outputs and a tool_choice that names a function cannot both constrain the "
+            "output.",
+            "structured_outputs",
+        )
+    if use.hidden and front.config.front.exclude_tools_when_tool_choice_none:
+        fields.tools = None
+    return use
 
 
 def _top_logprobs(body: ChatCompletionRequest) -> int | None:
@@ -167,20 +195,31 @@ async def answer(chat: Chat) -> HTTPResponse:
 
 
 def _choice(chat: Chat, sample: Sample) -> dict[str, Any]:
-    message = {
+    whole = chat.output.whole("".join(sample.text))
+    content = whole.content
+    message: dict[str, Any] = {
         "role": chat.role,
-        "content": chat.echo + "".join(sample.text),
+        "content": chat.echo + (content or "") if chat.echo else content,
         "refusal": None,
         "annotations": None,
         "audio": None,
         "function_call": None,
-        "reasoning": None,
     }
+    if whole.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in whole.calls
+        ]
+    message["reasoning"] = whole.reasoning
     return {
         "index": sample.index,
         "message": message,
         "logprobs": None if chat.logprobs is None else chat.logprobs.build(sample.logprobs),
-        "finish_reason": sample.finish_reason,
+        "finish_reason": chat.output.finish_reason(sample.finish_reason, bool(whole.calls)),
         "stop_reason": sample.stop_reason,
         "token_ids": sample.token_ids if chat.body.return_token_ids else None,
         "routed_experts": None,
@@ -192,67 +231,11 @@ async def stream(chat: Chat, request: Request) -> None:
     front = chat.front
     working = generate(chat.job, front.client, front.tokenizer, front.metrics)
     pieces = every(working, chat.body.stream_interval)
-    chunks = _Chunks(chat)
+    chunks = ChatChunks(chat)
     opening = chunks.opening()
     async with SseWriter(request) as sse, aclosing(pieces):
         async for piece in pieces:
-            await sse.send(*opening, chunks.delta(piece))
+            await sse.send(*opening, *chunks.of_piece(piece))
             opening = []
         if chunks.usage.last:
             await sse.send(chunks.last())
-
-
-class _Chunks:
-    """Makes the events of one stream."""
-
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
-        self._head = chat.head("chat.completion.chunk")
-        self.usage = StreamUsage(chat.body, chat.front.config.front.enable_force_include_usage)
-
-    def _event(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        event: dict[str, Any] = {**self._head.members, "choices": choices}
-        if self.usage.every:
-            event["usage"] = self._chat.usage.running()
-        return event
-
-    def opening(self) -> list[bytes]:
-        """The role event of each choice, then its echo."""
-        chat = self._chat
-        events = []
-        for index in range(chat.job.n):
-            delta = {"role": chat.role, "content": ""}
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-            event = self._event([choice])
-            event["prompt_token_ids"] = chat.prompt_token_ids
-            event["prompt_text"] = chat.prompt_text
-            events.append(event)
-        for index in range(chat.job.n if chat.echo else 0):
-            delta = {"content": chat.echo}
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-            events.append(self._event([choice]))
-        return [msgspec.json.encode(event) for event in events]
-
-    def delta(self, piece: Piece) -> bytes:
-        """The event of one piece."""
-        chat = self._chat
-        chat.usage.add(piece)
-        choice: dict[str, Any] = {
-            "index": piece.index,
-            "delta": {"content": piece.text},
-            "logprobs": None if chat.logprobs is None else chat.logprobs.build(piece.logprobs),
-            "finish_reason": piece.finish_reason,
-        }
-        if piece.finish_reason is not None:
-            choice["stop_reason"] = piece.stop_reason
-        choice["token_ids"] = piece.token_ids if chat.body.return_token_ids else None
-        event = self._event([choice])
-        if piece.finish_reason is not None and not self.usage.last:
-            event["system_fingerprint"] = self._head.fingerprint
-        return msgspec.json.encode(event)
-
-    def last(self) -> bytes:
-        """The usage event."""
-        event = {**self._head.members, "choices": [], "usage": self._chat.usage.last_chunk()}
-        event["system_fingerprint"] = self._head.fingerprint
-        return msgspec.json.encode(event)

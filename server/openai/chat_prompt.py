@@ -49,16 +49,25 @@ async def chat_prompt(
             "continue_final_message and add_generation_prompt cannot both be true; set "
             "add_generation_prompt to false."
         )
-    kwargs = resolve_kwargs(
-        front.config.front.default_chat_template_kwargs,
-        fields.chat_template_kwargs,
-        {"reasoning_effort": fields.reasoning_effort, "documents": fields.documents},
-    )
+    kwargs = template_variables(fields, front)
     if own_template is not None:
         text = await _render_own(own_template, fields, kwargs, front)
     else:
         text = _render(fields, kwargs, front)
     return ChatPrompt(text, await encode(text, add_special_tokens, front, limited=limited))
+
+
+def template_variables(fields: TemplateFields, front: FrontContext) -> dict[str, Any]:
+    """The variables a request's template is given beside messages and tools.
+
+    Raises:
+        InvalidRequest: a reserved name.
+    """
+    return resolve_kwargs(
+        front.config.front.default_chat_template_kwargs,
+        fields.chat_template_kwargs,
+        {"reasoning_effort": fields.reasoning_effort, "documents": fields.documents},
+    )
 
 
 def _own_template(fields: TemplateFields, front: FrontContext) -> str | None:

@@ -35,13 +35,14 @@ class StreamUsage:
 
     Attributes:
         last: one chunk without choices at the end.
-        every: each chunk.
+        every: each chunk; `--enable-force-include-usage` asks for that too.
     """
 
     def __init__(self, body: GenerationRequest, force: bool) -> None:
         options = body.stream_options
         self.last = force or bool(options is not None and options.include_usage)
-        self.every = self.last and bool(options is not None and options.continuous_usage_stats)
+        asked = bool(options is not None and options.continuous_usage_stats)
+        self.every = force or (self.last and asked)
 
 
 def json_response(body: dict[str, Any]) -> HTTPResponse:

@@ -46,6 +46,10 @@ class UsageCounter:
             "completion_tokens": self._completion_tokens,
         }
 
+    def running_chat(self) -> dict[str, Any]:
+        """Running usage of a chat stream."""
+        return {**self.running(), "completion_tokens_details": None}
+
     def last_chunk(self) -> dict[str, Any]:
         """Usage of a stream's last chunk: without null members."""
         usage: dict[str, Any] = self.running()

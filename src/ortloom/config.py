@@ -85,6 +85,16 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     trust_request_chat_template: bool = False
     default_chat_template_kwargs: dict[str, object] = {}
     response_role: str = "assistant"
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str | None = None  # auto = told from the template
+    tool_parser_plugin: str | None = None  # a Python file
+    tool_strict_level: Literal["auto", "function", "parameter"] = "auto"
+    exclude_tools_when_tool_choice_none: bool = False
+    reasoning_parser: str | None = None
+    reasoning_parser_plugin: str | None = None  # a Python file
+    reasoning_start: str | None = None  # markers of thinking budgets; None = the parser's
+    reasoning_end: str | None = None
+    reasoning_effort_budgets: dict[str, int] = {}
     return_tokens_as_token_ids: bool = False
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False

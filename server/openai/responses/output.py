@@ -6,7 +6,7 @@ An item is opened by the first part of its kind and closed by the first one of a
 import uuid
 from typing import Any, Literal
 
-from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ContentDelta
+from ortloom.models.tool_parsers.tool_parser import CallStart
 from ortloom.server.openai.responses.events import Event
 
 Item = dict[str, Any]
@@ -175,7 +175,6 @@ class OutputItems:
         self._namespaces = namespaces
         self._finished: list[Item] = []
         self._open: _Message | _Reasoning | _Call | None = None
-        self._call = -1  # the parser's index of the open call
         self._pending: Logprobs = []
 
     @property
@@ -187,7 +186,7 @@ class OutputItems:
         """Logprobs of tokens whose text comes with the next part, or never."""
         self._pending += logprobs
 
-    def text(self, part: ContentDelta) -> list[Event]:
+    def text(self, text: str) -> list[Event]:
         """Text for the reader."""
         events: list[Event] = []
         message = self._open
@@ -195,7 +194,7 @@ class OutputItems:
             events = self.close()
             message = self._open = _Message(len(self._finished), self._with_logprobs)
             events += message.opened()
-        return [*events, message.add(part.text, self._taken())]
+        return [*events, message.add(text, self._taken())]
 
     def reasoning(self, text: str) -> list[Event]:
         """Text of the reasoning."""
@@ -216,10 +215,10 @@ class OutputItems:
         call = self._open = _Call(len(self._finished), part.call_id or "", name, space)
         return [*events, *call.opened()]
 
-    def arguments(self, part: ArgumentsDelta) -> list[Event]:
+    def arguments(self, fragment: str) -> list[Event]:
         """Arguments of the open call."""
         self._pending.clear()
-        return [self._open.add(part.fragment)] if isinstance(self._open, _Call) else []
+        return [self._open.add(fragment)] if isinstance(self._open, _Call) else []
 
     def forget(self) -> None:
         """Tokens noted so far belong to text that is not shown."""

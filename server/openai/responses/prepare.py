@@ -15,9 +15,11 @@ from ortloom.errors import (
 )
 from ortloom.server.context import FrontContext
 from ortloom.server.limits import convert_json
-from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt
+from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt, template_variables
 from ortloom.server.openai.generation import GenerationJob
 from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames
+from ortloom.server.openai.output_parts import OutputPlan
+from ortloom.server.openai.output_plan import output_plan, planned_params
 from ortloom.server.openai.responses.items import MessageBuilder, continues_last
 from ortloom.server.openai.responses.reply import ResponseObject
 from ortloom.server.openai.responses.store import Conversation, StoredResponse
@@ -32,8 +34,8 @@ from ortloom.server.openai.to_engine import (
     prompt_job,
     sampling_context,
 )
-from ortloom.server.openai.tool_choice import check_tools
-from ortloom.server.openai.wire_chat import ChatCompletionRequest, ChatMessage, TemplateFields
+from ortloom.server.openai.tool_choice import ToolUse, tool_use
+from ortloom.server.openai.wire_chat import ChatMessage, TemplateFields
 from ortloom.server.openai.wire_common import JsonSchemaFormat, ResponseFormat
 from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
 
@@ -50,6 +52,7 @@ class Call:
         continued: the output goes on with the last message.
         stored: it is kept in the store.
         logprobs: builds logprobs, None = not asked for.
+        output: how the model's text is taken apart.
         response: makes the response object.
     """
 
@@ -63,6 +66,7 @@ class Call:
     stored: bool
     tools: ToolSet
     logprobs: ChatLogprobs | None
+    output: OutputPlan
     response: ResponseObject
 
     @property
@@ -92,9 +96,10 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
     builder.add_input(body.input)
     continued = continues_last(body.input)
     tools = tool_set(body.tools, body.tool_choice)
-    if tools.offered:
-        check_tools(ChatCompletionRequest(tool_choice=tools.choice), tools.offered)
+    use = _tool_use(body, tools, front)
     fields = _template_fields(body, builder.messages, tools, continued)
+    if use.hidden and front.config.front.exclude_tools_when_tool_choice_none:
+        fields.tools = None
     generation = generation_fields(body)
     generation.response_format = _response_format(body)
     top = _top_logprobs(body, front)
@@ -103,6 +108,15 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
     limit = output_limit(body.max_output_tokens, None, front)
     try:
         prompt = await chat_prompt(fields, False, front, limited=body.truncation != "auto")
+        output = output_plan(
+            use,
+            front.parsers,
+            parallel=body.parallel_tool_calls is not False,
+            include_reasoning=body.include_reasoning is not False,
+            template_kwargs=template_variables(fields, front),
+            prompt=prompt.text,
+        )
+        params = planned_params(params, output)
         only = prompt_job(prompt.token_ids, prompt.text, generation, limit, params, context)
     except ContextLengthExceeded as error:
         raise ResponseRefused(str(error), "input") from None
@@ -122,6 +136,7 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
         stored=stored,
         tools=tools,
         logprobs=None if top is None else _logprobs(top, front),
+        output=output,
         response=ResponseObject(
             response_id,
             int(time.time()),
@@ -202,6 +217,18 @@ def _before(body: ResponsesRequest, front: FrontContext) -> Conversation:
         for index, message in enumerate(given)
     ]
     return Conversation(tuple(messages), sum(len(str(message)) for message in given))
+
+
+def _tool_use(body: ResponsesRequest, tools: ToolSet, front: FrontContext) -> ToolUse:
+    """What the request wants of its tools."""
+    use = tool_use(tools.choice, tools.offered or None, front.parsers)
+    if use.mode == "named" and body.structured_outputs is not None:
+        raise InvalidRequest(
+            "structured_outputs and a tool_choice that names a function cannot both constrain the "
+            "output.",
+            "structured_outputs",
+        )
+    return use
 
 
 def _template_fields(

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ortloom.errors import CapacityError, RequestError
-from ortloom.models.tool_parsers.tool_parser import ContentDelta
+from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ContentDelta
+from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta
 from ortloom.server.openai.responses.events import Event, lifecycle
 from ortloom.server.openai.responses.items import extended
 from ortloom.server.openai.responses.output import OutputItems
@@ -26,6 +27,8 @@ class Progress:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._sample = Sample(0)
+        self._parts = call.output.follow()
+        self._reasoning_tokens = 0
         self._output = OutputItems(call.logprobs is not None, call.tools.namespaces)
         self._usage: dict[str, Any] | None = None
         self._error: dict[str, str] | None = None
@@ -42,13 +45,33 @@ class Progress:
         self._sample.add(piece)
         if self._call.logprobs is not None and piece.logprobs:
             self._output.note(self._call.logprobs.build(piece.logprobs)["content"])
-        return self._output.text(ContentDelta(piece.text)) if piece.text else []
+        thinking = self._parts.reasoning
+        found = self._parts.push(piece.text)
+        if piece.finish_reason is not None:
+            found += self._parts.finish()
+        if self._parts.reasoning:
+            self._output.forget()  # not shown, or shown without logprobs
+            if thinking:  # else it is the marker
+                self._reasoning_tokens += len(piece.token_ids)
+        return [event for part in found for event in self._show(part)]
+
+    def _show(self, part: OutputEvent) -> list[Event]:
+        match part:
+            case ContentDelta(text):
+                return self._output.text(text)
+            case ReasoningDelta(text):
+                return self._output.reasoning(text)
+            case CallStart():
+                return self._output.call(part)
+            case ArgumentsDelta(_, fragment):
+                return self._output.arguments(fragment)
 
     def finish(self) -> list[Event]:
         """Close everything after the last piece; the last event is the final one."""
         cut = self._sample.finish_reason == "length"
         events = self._output.close("incomplete" if cut and self._output.in_call else "completed")
-        self._output.empty_message()
+        if self._call.output.plain:
+            self._output.empty_message()
         self.status = "incomplete" if cut else "completed"
         return [*events, self._end(self.status)]
 
@@ -73,7 +96,10 @@ class Progress:
     def _end(self, name: str) -> Event:
         prompt = self._call.job.prompts[0]
         self._usage = usage_of(
-            len(prompt.token_ids), self._sample.num_cached_tokens, len(self._sample.token_ids), 0
+            len(prompt.token_ids),
+            self._sample.num_cached_tokens,
+            len(self._sample.token_ids),
+            self._reasoning_tokens,
         )
         return lifecycle(name, self.response())
 

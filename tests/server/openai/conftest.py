@@ -195,8 +195,9 @@ class RunningApp:
 def start(shared_engine, tokenizer, tokenizer_folder):
     from ortloom.server.context import FrontContext
     from ortloom.server.metrics import FrontMetrics
+    from ortloom.server.output_parsers import OutputParsers
 
-    def make(front=None, model=None, defaults=None, template=None, no_template=False):
+    def make(front=None, model=None, defaults=None, template=None, no_template=False, parsers=None):
         config = Config(
             model=ModelConfig(bundle="tiny", served_model_names=("tiny", "other"), **(model or {})),
             front=FrontConfig(**(front or {})),
@@ -212,6 +213,7 @@ def start(shared_engine, tokenizer, tokenizer_folder):
             defaults=defaults or GenerationDefaults(),
             created=1,
             served_names=("tiny", "other"),
+            parsers=parsers or OutputParsers(),
         )
         return RunningApp(context)
 

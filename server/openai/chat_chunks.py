@@ -1,0 +1,141 @@
+"""The events of a chat stream, made from the pieces of its samples.
+
+Without parsers every piece is one chunk. With them a piece gives a chunk for each thing it shows,
+so a client that looks at one member of a delta, or at the first call only, misses nothing; a piece
+that shows nothing gives none, unless it ends the sample or its token ids were asked for. Logprobs
+of such a piece go with the next chunk.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ContentDelta
+from ortloom.runtime.messages import TokenLogprobs
+from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta
+from ortloom.server.openai.reply import StreamUsage
+from ortloom.server.openai.sample import Piece
+
+if TYPE_CHECKING:
+    from ortloom.server.openai.chat import Chat
+
+
+def delta_of(event: OutputEvent) -> dict[str, Any]:
+    """An event as the `delta` of a chunk."""
+    match event:
+        case ReasoningDelta(text):
+            return {"reasoning": text}
+        case ContentDelta(text):
+            return {"content": text}
+        case CallStart(index, name, call_id):
+            call: dict[str, Any] = {"id": call_id, "type": "function", "index": index}
+            return {"content": None, "tool_calls": [{**call, "function": {"name": name}}]}
+        case ArgumentsDelta(index, fragment):
+            function = {"arguments": fragment}
+            return {"content": None, "tool_calls": [{"index": index, "function": function}]}
+
+
+class ChatChunks:
+    """Makes the events of one stream."""
+
+    def __init__(self, chat: "Chat") -> None:
+        self._chat = chat
+        self._head = chat.head("chat.completion.chunk")
+        self._parses = chat.front.parsers.any or not chat.output.plain
+        self._parts = [chat.output.follow() for _ in range(chat.job.n)]
+        self._unsent: list[list[TokenLogprobs]] = [[] for _ in range(chat.job.n)]
+        body = chat.body
+        hidden = chat.output.reasoning_parser is not None and not chat.output.include_reasoning
+        self._shows_ids = bool(body.return_token_ids) and not hidden
+        self._logprobs = None if hidden else chat.logprobs
+        self.usage = StreamUsage(body, chat.front.config.front.enable_force_include_usage)
+
+    def _event(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        event: dict[str, Any] = {**self._head.members, "choices": choices}
+        if self.usage.every:
+            event["usage"] = self._chat.usage.running_chat()
+        return event
+
+    def opening(self) -> list[bytes]:
+        """The role event of each choice, then its echo."""
+        chat = self._chat
+        events = []
+        for index in range(chat.job.n):
+            delta = {"role": chat.role, "content": ""}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            event = self._event([choice])
+            event["prompt_token_ids"] = chat.prompt_token_ids
+            event["prompt_text"] = chat.prompt_text
+            events.append(event)
+        for index in range(chat.job.n if chat.echo else 0):
+            delta = {"content": chat.echo}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            events.append(self._event([choice]))
+        return [msgspec.json.encode(event) for event in events]
+
+    def of_piece(self, piece: Piece) -> list[bytes]:
+        """The events of one piece."""
+        self._chat.usage.add(piece)
+        ends = piece.finish_reason is not None
+        deltas = self._deltas(piece)
+        logprobs = self._unsent[piece.index] + piece.logprobs
+        self._unsent[piece.index] = []
+        if not deltas:
+            if not ends and not self._shows_ids:
+                if self._logprobs is not None:
+                    self._unsent[piece.index] = logprobs
+                return []
+            deltas = [{}]
+        called = self._parts[piece.index].called
+        reason = self._chat.output.finish_reason(piece.finish_reason, called)
+        events = []
+        for number, delta in enumerate(deltas):
+            last = number == len(deltas) - 1
+            first = number == 0
+            choice: dict[str, Any] = {
+                "index": piece.index,
+                "delta": delta,
+                "logprobs": self._logprobs.build(logprobs) if first and self._logprobs else None,
+                "finish_reason": reason if last else None,
+            }
+            if ends and last:
+                choice["stop_reason"] = piece.stop_reason
+            choice["token_ids"] = piece.token_ids if first and self._shows_ids else None
+            event = self._event([choice])
+            if ends and last and not self.usage.last:
+                event["system_fingerprint"] = self._head.fingerprint
+            events.append(msgspec.json.encode(event))
+        return events
+
+    def _deltas(self, piece: Piece) -> list[dict[str, Any]]:
+        """What a piece shows; exactly one delta where nothing is parsed."""
+        if not self._parses:
+            return [{"content": piece.text}]
+        parts = self._parts[piece.index]
+        events = parts.push(piece.text)
+        if piece.finish_reason is not None:
+            events += parts.finish()
+        return [delta_of(event) for event in joined(events)]
+
+    def last(self) -> bytes:
+        """The usage event."""
+        event = {**self._head.members, "choices": [], "usage": self._chat.usage.last_chunk()}
+        event["system_fingerprint"] = self._head.fingerprint
+        return msgspec.json.encode(event)
+
+
+def joined(events: list[OutputEvent]) -> list[OutputEvent]:
+    """Neighbouring pieces of the same thing put together."""
+    out: list[OutputEvent] = []
+    for event in events:
+        before = out[-1] if out else None
+        match before, event:
+            case ReasoningDelta(a), ReasoningDelta(b):
+                out[-1] = ReasoningDelta(a + b)
+            case ContentDelta(a), ContentDelta(b):
+                out[-1] = ContentDelta(a + b)
+            case ArgumentsDelta(i, a), ArgumentsDelta(j, b) if i == j:
+                out[-1] = ArgumentsDelta(i, a + b)
+            case _:
+                out.append(event)
+    return out

@@ -1,0 +1,80 @@
+"""From what a request asks for to its `OutputPlan` and to what the engine must be told."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ortloom.models.tool_parsers.tool_parser import ToolParser
+from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
+from ortloom.server.openai.forced_schema import named_call, required_calls
+from ortloom.server.openai.output_parts import OutputPlan
+from ortloom.server.openai.tool_choice import ToolUse
+from ortloom.server.output_parsers import OutputParsers
+
+
+def output_plan(
+    use: ToolUse,
+    parsers: OutputParsers,
+    *,
+    parallel: bool = True,
+    include_reasoning: bool = True,
+    template_kwargs: Mapping[str, Any] | None = None,
+    prompt: str | None = None,
+) -> OutputPlan:
+    """How the samples of a request are taken apart.
+
+    Args:
+        use: what the request wants of its tools.
+        parsers: the front's.
+        parallel: more than one call may be made.
+        include_reasoning: reasoning is shown.
+        template_kwargs: the variables the template was given.
+        prompt: the rendered prompt.
+    """
+    return OutputPlan(
+        mode=use.mode,
+        tools=use.tools,
+        named=use.named,
+        tool_parser=_tool_parser(use, parsers),
+        reasoning_parser=parsers.reasoning,
+        template_kwargs=dict(template_kwargs or {}),
+        prompt=prompt,
+        parallel=parallel,
+        include_reasoning=include_reasoning,
+    )
+
+
+def _tool_parser(use: ToolUse, parsers: OutputParsers) -> type[ToolParser] | None:
+    """The parser of calls; None = a grammar's plain JSON."""
+    parser = parsers.tool
+    if use.mode in ("required", "named") and (parser is None or parser.grammar_calls):
+        return None
+    return parser
+
+
+def planned_params(params: SamplingParams, plan: OutputPlan) -> SamplingParams:
+    """The engine's parameters for a plan: calls that must be made become the constraint, and
+    markers that are special tokens stay in the text.
+
+    A forced call is all there is in the output, so another constraint of the request, which would
+    be on its content, has nothing to hold on to.
+
+    Raises:
+        InvalidRequest: a tool's schema is nested too deeply.
+    """
+    changes: dict[str, Any] = {}
+    if plan.mode in ("required", "named") and plan.tool_parser is None:
+        changes["structured_output"] = _forced(plan)
+    keeps = plan.reasoning_parser is not None and plan.reasoning_parser.keeps_special_tokens
+    if plan.mode != "off" and plan.tool_parser is not None:
+        keeps = keeps or plan.tool_parser.keeps_special_tokens
+    if keeps:
+        changes["skip_special_tokens"] = False
+    return msgspec.structs.replace(params, **changes) if changes else params
+
+
+def _forced(plan: OutputPlan) -> StructuredOutput:
+    if plan.named is None:
+        return required_calls(plan.tools, plan.parallel)
+    return named_call(next(tool for tool in plan.tools if tool.name == plan.named))
