@@ -13,7 +13,7 @@ from ortloom.server.openai.responses.events import EventNumbers
 from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
-from ortloom.server.sse import SseWriter
+from ortloom.server.sse import KEEP_ALIVE, SseWriter
 
 
 async def answer(call: Call) -> HTTPResponse:
@@ -61,6 +61,8 @@ async def follow(log: EventLog, start: int, request: Request) -> None:
     async with SseWriter(request, done=False) as sse, aclosing(log.follow(start)) as frames:
         async for frame in frames:
             await sse.send_raw(frame)
+        if not sse.started:
+            await sse.send_raw(KEEP_ALIVE)  # all is known: an empty stream, but a stream
 
 
 def _keep(call: Call, progress: Progress) -> None:
