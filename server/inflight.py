@@ -96,7 +96,8 @@ class InFlight:
         """True when no request is left within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                while self._timeouts:  # what was answered may just go on in the background
+                    await self._idle.wait()
         except TimeoutError:
             return False
         return True

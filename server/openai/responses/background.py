@@ -19,9 +19,6 @@ from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
 
-MAX_BACKGROUND = 1024
-"""Responses that are generated in the background at a time, in one front."""
-
 
 def start(call: Call, request: Request) -> StoredResponse:
     """Generate in the background; the response is in the store from now on.
@@ -29,8 +26,8 @@ def start(call: Call, request: Request) -> StoredResponse:
     Raises:
         QueueFull: too many are being generated already.
     """
-    if call.front.responses.unfinished >= MAX_BACKGROUND:
-        raise QueueFull(f"{MAX_BACKGROUND} responses are being generated in the background.")
+    if call.front.responses.full:
+        raise QueueFull("Too many responses are being generated in the background.")
     return _Background(call, request).record
 
 
@@ -95,13 +92,14 @@ class _Background:
         """Bring the record up to date."""
         record, progress = self.record, self._progress
         record.status = progress.status
-        record.items = list(progress.items())
+        record.item_ids = progress.item_ids()
         record.body = msgspec.json.encode(progress.response())
+        self._call.front.responses.put(record)
         self._log(events)
         if record.finished and record.events is not None:
             record.events.close()
-        self._call.front.responses.put(record)
 
     def _log(self, events: list[Event]) -> None:
         if events and self.record.events is not None:
             self.record.events.append(self._numbers.frames(events))
+            self._call.front.responses.grown(self.record)

@@ -109,9 +109,9 @@ class Progress:
             self.status, list(self._output.items), self._usage, self._error, self._messages()
         )
 
-    def items(self) -> list[dict[str, Any]]:
-        """The closed output items."""
-        return self._output.items
+    def item_ids(self) -> list[str]:
+        """Ids of the closed output items."""
+        return [item["id"] for item in self._output.items]
 
     def conversation(self) -> Conversation:
         """For the next turn."""

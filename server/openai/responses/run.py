@@ -72,7 +72,7 @@ def _keep(call: Call, progress: Progress) -> None:
             id=call.id,
             status=progress.status,
             body=msgspec.json.encode(progress.response()),
-            items=progress.items(),
+            item_ids=progress.item_ids(),
             conversation=progress.conversation(),
         )
         call.front.responses.put(record)

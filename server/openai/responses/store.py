@@ -2,7 +2,8 @@
 
 Only finished responses are dropped, the least recently used first, and never the newest one. What
 is counted are the bytes of a response, of its conversation as JSON, and of its events; a turn
-counts the turns before it again although it shares their memory, so the bound holds.
+counts the turns before it again although it shares their memory. Responses that are being generated
+cannot be dropped; as long as they alone fill the store, it takes no new ones of that kind.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ortloom.server.openai.wire_chat import ChatMessage
 
 MAX_RESPONSES = 4096
@@ -18,6 +21,9 @@ MAX_RESPONSES = 4096
 
 MAX_BYTES = 256 * 1024 * 1024
 """Bytes kept, all responses together."""
+
+MAX_UNFINISHED = 1024
+"""Responses that are generated in the background at a time."""
 
 UNFINISHED = frozenset({"queued", "in_progress"})
 
@@ -83,7 +89,7 @@ class StoredResponse:
         id: `resp_…`.
         status: as in `body`.
         body: the response object as JSON text.
-        items: its output items.
+        item_ids: ids of its output items.
         conversation: for the next turn.
         events: of a background stream, else None.
         task: generates it in the background; None otherwise.
@@ -92,7 +98,7 @@ class StoredResponse:
     id: str
     status: str
     body: bytes
-    items: list[dict[str, Any]] = field(default_factory=list)
+    item_ids: list[str] = field(default_factory=list)
     conversation: Conversation = field(default_factory=Conversation)
     events: EventLog | None = None
     task: "asyncio.Task[None] | None" = None
@@ -115,14 +121,21 @@ class ResponseStore:
     Args:
         max_responses: bound in number.
         max_bytes: bound in bytes.
+        max_unfinished: bound of those that are being generated.
     """
 
-    def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        max_responses: int = MAX_RESPONSES,
+        max_bytes: int = MAX_BYTES,
+        max_unfinished: int = MAX_UNFINISHED,
+    ) -> None:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
+        self._max_unfinished = max_unfinished
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
-        self._items: dict[str, dict[str, Any]] = {}
+        self._owners: dict[str, str] = {}  # item id -> response id
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -134,9 +147,11 @@ class ResponseStore:
         return self._bytes
 
     @property
-    def unfinished(self) -> int:
-        """Responses that are still being generated in the background."""
-        return sum(not response.finished for response in self._responses.values())
+    def full(self) -> bool:
+        """No more can be generated in the background now."""
+        unfinished = [r.id for r in self._responses.values() if not r.finished]
+        size = sum(self._sizes[response_id] for response_id in unfinished)
+        return len(unfinished) >= self._max_unfinished or size >= self._max_bytes
 
     def get(self, response_id: str) -> StoredResponse | None:
         """A response, which thereby is the most recently used one."""
@@ -147,7 +162,11 @@ class ResponseStore:
 
     def item(self, item_id: str) -> dict[str, Any] | None:
         """An output item of a stored response."""
-        return self._items.get(item_id)
+        owner = self.get(self._owners.get(item_id, ""))
+        if owner is None:
+            return None
+        items: list[dict[str, Any]] = msgspec.json.decode(owner.body)["output"]
+        return next((item for item in items if item["id"] == item_id), None)
 
     def put(self, response: StoredResponse) -> None:
         """Add a response or take over its changes; drops old ones beyond the bounds."""
@@ -155,25 +174,34 @@ class ResponseStore:
             self._drop(response.id)
         self._responses[response.id] = response
         self._responses.move_to_end(response.id)
+        for item_id in response.item_ids:
+            self._owners[item_id] = response.id
+        self.grown(response)
+
+    def grown(self, response: StoredResponse) -> None:
+        """Count a stored response anew."""
+        if self._responses.get(response.id) is not response:
+            return
         size = response.size
         self._bytes += size - self._sizes.get(response.id, 0)
         self._sizes[response.id] = size
-        for item in response.items:
-            self._items[item["id"]] = item
         self._trim(response)
 
     def _trim(self, newest: StoredResponse) -> None:
-        if len(self._responses) <= self._max_responses and self._bytes <= self._max_bytes:
+        if not self._beyond():
             return
         for response in list(self._responses.values()):
-            if len(self._responses) <= self._max_responses and self._bytes <= self._max_bytes:
-                return
             if response is not newest and response.finished:
                 self._drop(response.id)
+                if not self._beyond():
+                    return
+
+    def _beyond(self) -> bool:
+        return len(self._responses) > self._max_responses or self._bytes > self._max_bytes
 
     def _drop(self, response_id: str) -> None:
         response = self._responses.pop(response_id, None)
         if response is not None:
             self._bytes -= self._sizes.pop(response_id)
-            for item in response.items:
-                self._items.pop(item["id"], None)
+            for item_id in response.item_ids:
+                self._owners.pop(item_id, None)

@@ -1,6 +1,9 @@
 """Replies and streams of POST /v1/responses: members, order, statuses."""
 
 import asyncio
+import contextlib
+import json
+import threading
 
 import httpx
 import pytest
@@ -251,3 +254,25 @@ def test_a_client_that_leaves_ends_its_request(app, say, engine):
             assert engine.open
     assert engine.all_closed.wait(10)
     assert not engine.open
+
+
+@pytest.mark.parametrize(
+    ("front", "text"),
+    [({"shutdown_timeout": 0.0}, "shutting down"), ({"request_deadline": 0.3}, "deadline")],
+)
+def test_a_stream_that_is_ended_here_says_so(serve, say, engine, front, text):
+    say("The sea is")
+    engine.hold = asyncio.Event()
+    with httpx.Client() as client, contextlib.ExitStack() as stack:
+        app = stack.enter_context(serve(front=front))
+        fields = body(stream=True)
+        reply = stack.enter_context(client.stream("POST", app.url + PATH, json=fields))
+        received = reply.iter_lines()
+        assert next(received) == "event: response.created"
+        if "request_deadline" not in front:
+            ender = threading.Timer(0.1, app.stop)
+            ender.start()
+        events = [json.loads(line[6:]) for line in received if line.startswith("data: ")]
+    assert events[-1]["type"] == "response.failed"
+    assert text in events[-1]["response"]["error"]["message"]
+    assert engine.all_closed.wait(10)

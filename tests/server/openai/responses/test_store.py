@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ortloom.server.openai.responses.store import (
@@ -12,9 +13,9 @@ from ortloom.server.openai.responses.store import (
 )
 
 
-def stored(number, size=10, status="completed", **fields):
-    item = {"id": f"msg_{number}", "type": "message"}
-    return StoredResponse(f"resp_{number}", status, b"x" * size, [item], **fields)
+def stored(number, size=30, status="completed", **fields):
+    body = msgspec.json.encode({"output": [{"id": f"msg_{number}"}]}).ljust(size)
+    return StoredResponse(f"resp_{number}", status, body, [f"msg_{number}"], **fields)
 
 
 def kept(store, numbers=range(10)):
@@ -29,33 +30,44 @@ def test_the_least_recently_used_one_goes():
     store.put(stored(3))
     assert kept(store) == [0, 2, 3]
     assert store.item("msg_1") is None
-    assert store.item("msg_0") == {"id": "msg_0", "type": "message"}
-    assert (len(store), store.size) == (3, 30)
+    assert store.item("msg_0") == {"id": "msg_0"}
+    assert (len(store), store.size) == (3, 90)
 
 
 def test_bytes_are_bounded_with_conversation_and_events():
-    store = ResponseStore(max_bytes=100)
-    store.put(stored(0, 40))
-    store.put(stored(1, 20, conversation=Conversation((), 30)))
-    assert (kept(store), store.size) == ([0, 1], 90)
+    store = ResponseStore(max_bytes=1000)
+    store.put(stored(0, 400))
+    store.put(stored(1, 200, conversation=Conversation((), 300)))
+    assert (kept(store), store.size) == ([0, 1], 900)
     log = EventLog()
-    growing = stored(2, 5, events=log, status="in_progress")
+    growing = stored(2, 50, events=log, status="in_progress")
     store.put(growing)
     assert kept(store) == [0, 1, 2]
-    log.append([b"y" * 50])
-    store.put(growing)
-    assert (kept(store), store.size) == ([2], 55)
+    log.append([b"y" * 500])
+    store.grown(growing)
+    assert (kept(store), store.size) == ([2], 550)
 
 
 def test_what_is_being_generated_is_never_dropped():
     store = ResponseStore(max_responses=2, max_bytes=50)
     for number in range(4):
         store.put(stored(number, 30, "in_progress"))
-    assert (kept(store), store.unfinished) == ([0, 1, 2, 3], 4)
-    done = store.get("resp_1")
-    done.status = "completed"
-    store.put(stored(9, 1))
+    assert kept(store) == [0, 1, 2, 3]
+    store.get("resp_1").status = "completed"
+    store.put(stored(9))
     assert kept(store) == [0, 2, 3, 9]
+
+
+def test_it_is_full_of_what_is_being_generated():
+    by_number, by_bytes = ResponseStore(max_unfinished=2), ResponseStore(max_bytes=80)
+    for store, most in ((by_number, 2), (by_bytes, 3)):
+        store.put(stored(9))  # finished: makes room
+        for number in range(most):
+            assert not store.full
+            store.put(stored(number, 30, "queued"))
+        assert store.full
+        store.get("resp_0").status = "cancelled"
+        assert not store.full
 
 
 def test_the_newest_one_stays_however_large():
@@ -64,13 +76,13 @@ def test_the_newest_one_stays_however_large():
     store.put(stored(1, 500))
     assert (kept(store), store.size) == ([1], 500)
     store.put(stored(2))
-    assert (kept(store), store.size) == ([2], 10)
+    assert (kept(store), store.size) == ([2], 30)
 
 
 def test_another_response_of_the_same_id_replaces_it():
     store = ResponseStore()
-    store.put(stored(0, 10))
-    other = StoredResponse("resp_0", "completed", b"x" * 7, [{"id": "msg_new"}])
+    store.put(stored(0))
+    other = StoredResponse("resp_0", "completed", b"x" * 7, ["msg_new"])
     store.put(other)
     assert store.get("resp_0") is other
     assert (len(store), store.size, store.item("msg_0")) == (1, 7, None)

@@ -8,7 +8,6 @@ import openai
 import pytest
 
 from ortloom.errors import InvalidRequest, QueueFull, RequestFailed
-from ortloom.server.openai.responses import background
 
 PATH = "/v1/responses"
 RULE = "invalid_request_error"
@@ -242,7 +241,7 @@ def test_a_background_response_that_fails_says_so(
 
 
 def test_too_many_in_the_background_are_turned_away(storing, held, engine, monkeypatch):
-    monkeypatch.setattr(background, "MAX_BACKGROUND", 1)
+    monkeypatch.setattr(storing.context.responses, "_max_unfinished", 1)
     first = made(storing.post(PATH, body(background=True)))
     response = storing.post(PATH, body(background=True))
     assert response.status_code == 503
