@@ -47,6 +47,11 @@ class ChatTemplate:
         self._variables = {name: variables_of(text) for name, text in self._sources.items()}
         self.content_format: ContentFormat = content_format_of(self._sources["default"])
 
+    @property
+    def source(self) -> str:
+        """The text of all templates."""
+        return "\n".join(self._sources.values())
+
     @classmethod
     def load(
         cls, folder: Path, tokenizer: Tokenizer, override: str | None = None

@@ -4,7 +4,7 @@ Markers that are tokens of their own are told by their id; others by the bytes o
 a marker's last character may share a token with what follows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,10 +19,10 @@ class Thinking(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         start, end: the markers as text; `start` empty = there is none.
         start_token, end_token: their ids where they are tokens of their own.
         other_ends: texts that end reasoning as `end` does (a tool call's marker).
-        open: the output begins inside reasoning; else reasoning begins only with `start`, as the
-            first thing of the output.
+        open: the output begins inside reasoning; False = reasoning begins only with `start`, as
+            the first thing of the output; None = as the prompt says (`opened_by`).
         budget: reasoning tokens after which `closing` is written; None = any number.
-        closing: ids that end reasoning.
+        closing: ids that end reasoning; not empty with a budget.
     """
 
     end: str
@@ -30,7 +30,7 @@ class Thinking(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     start_token: int | None = None
     end_token: int | None = None
     other_ends: tuple[str, ...] = ()
-    open: bool = False
+    open: bool | None = None
     budget: int | None = None
     closing: tuple[int, ...] = ()
 
@@ -41,16 +41,34 @@ class Thinking(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.end_token is None or not named or bool(self.other_ends)
 
 
+def opened_by(
+    thinking: Thinking, prompt: Sequence[int], token_bytes: Callable[[int], bytes]
+) -> bool:
+    """Whether a prompt leaves reasoning open: a start marker, and no end marker after it."""
+    if thinking.open is not None:
+        return thinking.open
+    if not thinking.start:
+        return False
+    if not thinking.by_text:
+        marks = (thinking.start_token, thinking.end_token)
+        newest = next((token for token in reversed(prompt) if token in marks), None)
+        return newest == thinking.start_token and newest is not None
+    text = b"".join(map(token_bytes, prompt))
+    return text.rfind(thinking.start.encode()) > text.rfind(thinking.end.encode())
+
+
 class ThinkingTracker:
     """Follows the output of one sample.
 
     Attributes:
         phase: where the next token stands.
         count: reasoning tokens so far; markers are none.
+        ended: an end marker was found.
 
     Args:
         thinking: the markers.
-        token_bytes: the bytes a token adds to the text; used only if `thinking.by_text`.
+        token_bytes: the bytes a token adds to the text.
+        prompt: the prompt's ids, if `thinking.open` is None.
     """
 
     __slots__ = (
@@ -63,10 +81,16 @@ class ThinkingTracker:
         "_thinking",
         "_token_bytes",
         "count",
+        "ended",
         "phase",
     )
 
-    def __init__(self, thinking: Thinking, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        thinking: Thinking,
+        token_bytes: Callable[[int], bytes],
+        prompt: Sequence[int] = (),
+    ) -> None:
         self._thinking = thinking
         self._token_bytes = token_bytes
         self._start = thinking.start.encode()
@@ -75,8 +99,13 @@ class ThinkingTracker:
         self._fresh = bool(thinking.start)  # all text so far may be the start marker's
         self._tail = b""  # the newest bytes; as long as they may begin or end a marker
         self._starts: list[int] = []  # where the newest tokens start in `_tail`
-        self.phase: Phase = "inside" if thinking.open else "before"
+        self.phase: Phase = "before"
+        if opened_by(thinking, prompt, token_bytes):
+            self.phase = "inside"
+        elif not thinking.start:
+            self.phase = "after"
         self.count = 0
+        self.ended = False
 
     @property
     def in_marker(self) -> bool:
@@ -93,7 +122,7 @@ class ThinkingTracker:
             return
         if self.phase == "inside":
             if token == self._thinking.end_token:
-                self.phase = "after"
+                self._end()
                 return
             self.count += 1
         if self._fresh and token == self._thinking.start_token:
@@ -130,11 +159,14 @@ class ThinkingTracker:
         self._tail = rest
         self._starts = [0] if rest else []
 
+    def _end(self) -> None:
+        self.phase, self.ended = "after", True
+
     def _look_for_end(self) -> None:
         found = [at for end in self._ends if (at := self._tail.find(end)) >= 0]
         if found:
             self.count -= sum(at >= min(found) for at in self._starts)
-            self.phase = "after"
+            self._end()
             return
         drop = len(self._tail) - self._longest + 1
         if drop > 0:

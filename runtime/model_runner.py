@@ -239,6 +239,8 @@ class ModelRunner:
         request.sampling.validated(self.vocab_size, self._max_logprobs)
         if request.sampling.structured_output is not None:
             self._grammars.validate(request.sampling.structured_output)
+        if request.sampling.thinking is not None:
+            self._grammars.token_bytes(0)  # loads its table, which no step should wait for
 
     def warm_up(self) -> None:
         """A prefill and a decode step in block 1, while no request owns it."""

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from ortloom.errors import InvalidRequest
+from ortloom.models.thinking import Thinking
 
 SAMPLING_EPS = 1e-5
 """Temperatures below this are greedy."""
@@ -60,6 +61,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     structured_output: StructuredOutput | None = None
+    thinking: Thinking | None = None  # the constraint begins, and the budget ends, with it
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortloom.models.thinking import ThinkingTracker
 from ortloom.runtime.logits_processors import LogitsProcessors
 from ortloom.runtime.request import Request
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.structured_output import GrammarCompiler, GrammarState
+from ortloom.runtime.thinking_gate import ThinkingGate
 
 if TYPE_CHECKING:
     from ortloom.runtime.native_sampler import NativeRow
@@ -30,7 +32,7 @@ class SamplingState:
 
     request: Request
     processors: LogitsProcessors
-    grammar: GrammarState | None
+    grammar: GrammarState | ThinkingGate | None
     plain: bool  # greedy, nothing changes the logits, nothing to report
     observed: int = 0  # output tokens the processors have counted
     native: "NativeRow | None" = None  # what the op library is given, once it has been used
@@ -44,14 +46,18 @@ class SamplingState:
         """
         params = request.sampling
         processors = LogitsProcessors(params, request.prompt_token_ids, vocab_size)
-        grammar = None
+        grammar: GrammarState | None = None
         if params.structured_output is not None:
             ends = params.eos_token_ids + params.secondary_eos_token_ids
             grammar = grammars.start(params.structured_output, ends)
-        plain = (
-            params.greedy and params.logprobs is None and grammar is None and not processors.active
-        )
-        return cls(request, processors, grammar, plain)
+        gate: GrammarState | ThinkingGate | None = grammar
+        if params.thinking is not None:
+            tracker = ThinkingTracker(
+                params.thinking, grammars.token_bytes, request.prompt_token_ids
+            )
+            gate = ThinkingGate(params.thinking, tracker, grammar, vocab_size)
+        plain = params.greedy and params.logprobs is None and gate is None and not processors.active
+        return cls(request, processors, gate, plain)
 
     def observe(self) -> None:
         """Count the output tokens that are new since the last call."""

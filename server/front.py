@@ -28,6 +28,7 @@ from ortloom.server.app import create_app, route_lines
 from ortloom.server.context import FrontContext
 from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame, receive_handoff
 from ortloom.server.metrics import FrontMetrics
+from ortloom.server.output_parsers import load_parsers
 from ortloom.server.protocol import LoomProtocol
 from ortloom.server.supervisor_link import SupervisorLink
 
@@ -42,7 +43,7 @@ def build_context(handoff: Handoff) -> FrontContext:
 
     Raises:
         ManifestError: the bundle, its tokenizer or its template cannot be used.
-        ConfigError: a generation or template setting does not fit.
+        ConfigError: a generation, template or parser setting does not fit.
     """
     config = handoff.config
     model = config.model
@@ -52,6 +53,9 @@ def build_context(handoff: Handoff) -> FrontContext:
     if not model.skip_tokenizer_init:
         tokenizer = Tokenizer.load(Path(model.tokenizer) if model.tokenizer else bundle)
     names = model.served_model_names or (model.bundle,)
+    template = None
+    if tokenizer is not None:
+        template = ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
     limit = model.max_model_len or manifest.architecture.max_position_embeddings
     if limit < 1:
         limit = manifest.architecture.max_position_embeddings
@@ -61,11 +65,7 @@ def build_context(handoff: Handoff) -> FrontContext:
         client=ZmqClient(handoff.engine_address),
         metrics=FrontMetrics(names[0], limit, config.log.log_stats),
         tokenizer=tokenizer,
-        chat_template=(
-            None
-            if tokenizer is None
-            else ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
-        ),
+        chat_template=template,
         defaults=GenerationDefaults.resolve(
             bundle,
             model.generation_config,
@@ -74,6 +74,7 @@ def build_context(handoff: Handoff) -> FrontContext:
         ),
         created=int(handoff.started),
         served_names=names,
+        parsers=load_parsers(config.front, tokenizer, template),
     )
 
 

@@ -19,6 +19,7 @@ from ortloom.server.openai.reply import ReplyHead, json_response
 from ortloom.server.openai.sample import Sample
 from ortloom.server.openai.sampling import sampling_params
 from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.thinking import ReasoningCounter, thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
     make_job,
@@ -42,6 +43,7 @@ class Chat:
         echo: text the reply begins with; empty unless echo was asked for.
         logprobs: builds logprobs, None = not asked for.
         output: how the samples' text is taken apart.
+        reasoning: counts reasoning tokens, None = nothing is reasoning.
     """
 
     body: ChatCompletionRequest
@@ -53,6 +55,7 @@ class Chat:
     echo: str
     logprobs: ChatLogprobs | None
     output: OutputPlan
+    reasoning: ReasoningCounter | None
 
     def head(self, kind: str) -> ReplyHead:
         """First members of a reply or chunk."""
@@ -105,17 +108,23 @@ async def prepare(
         template_kwargs=template_variables(fields, front),
         prompt=prompt.text,
     )
-    params = planned_params(params, output)
+    budget = thinking_budget(body, fields.reasoning_effort, front)
+    params = planned_params(params, output, front, budget)
     only = prompt_job(prompt.token_ids, prompt.text, body, limit, params, context)
     response = response_id("chatcmpl", request, body.request_id)
     job = make_job(response, [only], params, body, request, front)
     role = _role(fields, front)
+    reasoning = None
+    if output.reasoning_parser is not None:
+        thinking = params.thinking or thinking_of(front, output, None, constrained=False)
+        reasoning = ReasoningCounter(output, thinking, front.tokenizer, job.n)
     return Chat(
         body=body,
         front=front,
         job=job,
         prompt=prompt,
-        usage=UsageCounter(job, front.config.front.enable_prompt_tokens_details),
+        usage=UsageCounter(job, front.config.front.enable_prompt_tokens_details, reasoning),
+        reasoning=reasoning,
         role=role,
         echo=_echo(body, fields, role),
         logprobs=None if top is None else _logprobs(body, top, front),
@@ -215,13 +224,17 @@ def _choice(chat: Chat, sample: Sample) -> dict[str, Any]:
             for call in whole.calls
         ]
     message["reasoning"] = whole.reasoning
+    hidden = 0  # leading tokens that are not shown
+    if chat.reasoning is not None and not chat.output.include_reasoning:
+        hidden = chat.reasoning.leading(sample.index)
+    logprobs = chat.logprobs
     return {
         "index": sample.index,
         "message": message,
-        "logprobs": None if chat.logprobs is None else chat.logprobs.build(sample.logprobs),
+        "logprobs": None if logprobs is None else logprobs.build(sample.logprobs[hidden:]),
         "finish_reason": chat.output.finish_reason(sample.finish_reason, bool(whole.calls)),
         "stop_reason": sample.stop_reason,
-        "token_ids": sample.token_ids if chat.body.return_token_ids else None,
+        "token_ids": sample.token_ids[hidden:] if chat.body.return_token_ids else None,
         "routed_experts": None,
     }
 

@@ -19,6 +19,7 @@ from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
 from ortloom.server.openai.sampling import sampling_params
 from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.thinking import thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
     encode,
@@ -82,6 +83,11 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
     echo = bool(body.echo)
     scored = body.logprobs if echo and body.prompt_logprobs is None else body.prompt_logprobs
     params = sampling_params(body, context, body.logprobs, scored)
+    budget = thinking_budget(body, None, front)
+    constrained = params.structured_output is not None
+    if constrained or budget is not None:
+        thinking = thinking_of(front, None, budget, constrained=constrained)
+        params = msgspec.structs.replace(params, thinking=thinking)
     limit = output_limit(body.max_tokens, COMPLETION_MAX_TOKENS, front, prompt_only=echo)
     prompts = []
     for prompt in parse_prompts(body.prompt, front.config.front.max_prompts):

@@ -7,8 +7,10 @@ import msgspec
 
 from ortloom.models.tool_parsers.tool_parser import ToolParser
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
+from ortloom.server.context import FrontContext
 from ortloom.server.openai.forced_schema import named_call, required_calls
 from ortloom.server.openai.output_parts import OutputPlan
+from ortloom.server.openai.thinking import thinking_of
 from ortloom.server.openai.tool_choice import ToolUse
 from ortloom.server.output_parsers import OutputParsers
 
@@ -53,12 +55,20 @@ def _tool_parser(use: ToolUse, parsers: OutputParsers) -> type[ToolParser] | Non
     return parser
 
 
-def planned_params(params: SamplingParams, plan: OutputPlan) -> SamplingParams:
-    """The engine's parameters for a plan: calls that must be made become the constraint, and
-    markers that are special tokens stay in the text.
+def planned_params(
+    params: SamplingParams, plan: OutputPlan, front: FrontContext, budget: int | None = None
+) -> SamplingParams:
+    """The engine's parameters for a plan: calls that must be made become the constraint, which
+    begins after the reasoning, and markers that are special tokens stay in the text.
 
     A forced call is all there is in the output, so another constraint of the request, which would
     be on its content, has nothing to hold on to.
+
+    Args:
+        params: as the request's own fields give them.
+        plan: of the request.
+        front: for the markers of reasoning.
+        budget: reasoning tokens (`thinking.thinking_budget`).
 
     Raises:
         InvalidRequest: a tool's schema is nested too deeply.
@@ -66,6 +76,9 @@ def planned_params(params: SamplingParams, plan: OutputPlan) -> SamplingParams:
     changes: dict[str, Any] = {}
     if plan.mode in ("required", "named") and plan.tool_parser is None:
         changes["structured_output"] = _forced(plan)
+    constrained = bool(changes) or params.structured_output is not None
+    if constrained or budget is not None:
+        changes["thinking"] = thinking_of(front, plan, budget, constrained=constrained)
     keeps = plan.reasoning_parser is not None and plan.reasoning_parser.keeps_special_tokens
     if plan.mode != "off" and plan.tool_parser is not None:
         keeps = keeps or plan.tool_parser.keeps_special_tokens

@@ -72,11 +72,6 @@ def refuse_unsupported(request: GenerationRequest) -> None:
         raise UnsupportedParameter("Beam search is not supported.", "use_beam_search")
     if request.repetition_detection is not None:
         raise UnsupportedParameter("repetition_detection is not supported.", "repetition_detection")
-    if request.thinking_token_budget is not None:
-        raise UnsupportedParameter(
-            "thinking_token_budget needs a reasoning parser, and none is set.",
-            "thinking_token_budget",
-        )
 
 
 def check_stream(request: GenerationRequest) -> None:

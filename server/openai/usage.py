@@ -4,6 +4,7 @@ from typing import Any
 
 from ortloom.server.openai.generation import GenerationJob
 from ortloom.server.openai.sample import Piece, Sample
+from ortloom.server.openai.thinking import ReasoningCounter
 
 
 class UsageCounter:
@@ -14,9 +15,13 @@ class UsageCounter:
     Args:
         job: the request.
         details: report cached tokens (`--enable-prompt-tokens-details`).
+        reasoning: counts reasoning tokens; None = nothing is reasoning.
     """
 
-    def __init__(self, job: GenerationJob, details: bool) -> None:
+    def __init__(
+        self, job: GenerationJob, details: bool, reasoning: ReasoningCounter | None = None
+    ) -> None:
+        self._reasoning = reasoning
         self._n = job.n
         self._details = details
         self._prompt_tokens = sum(len(p.token_ids) for p in job.prompts)
@@ -26,11 +31,15 @@ class UsageCounter:
     def add(self, piece: Piece) -> None:
         """Count a piece."""
         self._completion_tokens += len(piece.token_ids)
+        if self._reasoning is not None:
+            self._reasoning.add(piece.index, piece.token_ids, piece.text)
         self._cache(piece.index, piece.output.num_cached_tokens)
 
     def add_sample(self, sample: Sample) -> None:
         """Count a whole sample."""
         self._completion_tokens += len(sample.token_ids)
+        if self._reasoning is not None:
+            self._reasoning.add(sample.index, sample.token_ids, "".join(sample.text))
         self._cache(sample.index, sample.num_cached_tokens)
 
     def _cache(self, index: int, cached: int) -> None:
@@ -48,13 +57,18 @@ class UsageCounter:
 
     def running_chat(self) -> dict[str, Any]:
         """Running usage of a chat stream."""
-        return {**self.running(), "completion_tokens_details": None}
+        return {**self.running(), "completion_tokens_details": self._completion_details()}
+
+    def _completion_details(self) -> dict[str, int] | None:
+        return None if self._reasoning is None else {"reasoning_tokens": self._reasoning.total}
 
     def last_chunk(self) -> dict[str, Any]:
         """Usage of a stream's last chunk: without null members."""
         usage: dict[str, Any] = self.running()
         if self._details:
             usage["prompt_tokens_details"] = {"cached_tokens": sum(self._cached)}
+        if self._reasoning is not None:
+            usage["completion_tokens_details"] = self._completion_details()
         return usage
 
     def whole(self) -> dict[str, Any]:
@@ -67,5 +81,5 @@ class UsageCounter:
         return {
             **self.running(),
             "prompt_tokens_details": details if self._details else None,
-            "completion_tokens_details": None,
+            "completion_tokens_details": self._completion_details(),
         }

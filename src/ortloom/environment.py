@@ -19,6 +19,7 @@ HONOURED = frozenset(
         "VLLM_API_KEY",
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_ENABLE_RESPONSES_API_STORE",
+        "VLLM_ENFORCE_STRICT_TOOL_CALLING",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_LOGGING_LEVEL",
         "VLLM_LOG_STATS_INTERVAL",
@@ -30,9 +31,16 @@ HONOURED = frozenset(
 )
 """Variables that do their work."""
 
-TRUE_ANYWAY = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_BATCH_INVARIANT"})
+TRUE_ANYWAY = frozenset(
+    {
+        "VLLM_BATCH_INVARIANT",
+        "VLLM_DO_NOT_TRACK",
+        "VLLM_NO_USAGE_STATS",
+        "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS",
+    }
+)
 """What these ask for always holds: nothing is reported anywhere, results do not depend on the
-batch."""
+batch, and no parser takes longer than its text is long."""
 
 CLIENT_SIDE = frozenset({"VLLM_URL", "VLLM_MODEL", "VLLM_REVISION", "VLLM_PORT"})
 """Read by clients and compose files, never by the server."""
@@ -52,7 +60,6 @@ NOT_YET = frozenset(
         "VLLM_DISABLE_LOG_LOGO",
         "VLLM_ENABLE_COHERE_API",
         "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
-        "VLLM_ENFORCE_STRICT_TOOL_CALLING",
         "VLLM_ENGINE_READY_TIMEOUT_S",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_GPU_MEMORY_UTILIZATION",
@@ -67,7 +74,6 @@ NOT_YET = frozenset(
         "VLLM_SERVER_DEV_MODE",
         "VLLM_SKIP_MODEL_NAME_VALIDATION",
         "VLLM_SPECULATIVE_CONFIG",
-        "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS",
         "VLLM_USE_MODELSCOPE",
         "VLLM_VIDEO_FETCH_TIMEOUT",
     }
@@ -89,6 +95,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens: int | None = None
     keep_alive_timeout: float | None = None
     responses_store: bool = False
+    strict_tool_calls: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -123,6 +130,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         responses_store=bool(
             _either(env, "ORTLOOM_ENABLE_RESPONSES_API_STORE", "VLLM_ENABLE_RESPONSES_API_STORE")
         ),
+        strict_tool_calls=env.get("VLLM_ENFORCE_STRICT_TOOL_CALLING", "0") not in ("", "0"),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
     )

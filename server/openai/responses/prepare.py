@@ -13,6 +13,7 @@ from ortloom.errors import (
     ResponseRefused,
     SchemaViolation,
 )
+from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.context import FrontContext
 from ortloom.server.limits import convert_json
 from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt, template_variables
@@ -27,6 +28,7 @@ from ortloom.server.openai.responses.tools import ToolSet, tool_set
 from ortloom.server.openai.responses.wire import ResponsesRequest, generation_fields
 from ortloom.server.openai.sampling import sampling_params
 from ortloom.server.openai.structured import constraint_of
+from ortloom.server.openai.thinking import ReasoningCounter, thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
     make_job,
@@ -53,6 +55,7 @@ class Call:
         stored: it is kept in the store.
         logprobs: builds logprobs, None = not asked for.
         output: how the model's text is taken apart.
+        reasoning: counts reasoning tokens, None = nothing is reasoning.
         response: makes the response object.
     """
 
@@ -67,6 +70,7 @@ class Call:
     tools: ToolSet
     logprobs: ChatLogprobs | None
     output: OutputPlan
+    reasoning: ReasoningCounter | None
     response: ResponseObject
 
     @property
@@ -116,7 +120,8 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
             template_kwargs=template_variables(fields, front),
             prompt=prompt.text,
         )
-        params = planned_params(params, output)
+        budget = thinking_budget(generation, fields.reasoning_effort, front)
+        params = planned_params(params, output, front, budget)
         only = prompt_job(prompt.token_ids, prompt.text, generation, limit, params, context)
     except ContextLengthExceeded as error:
         raise ResponseRefused(str(error), "input") from None
@@ -137,6 +142,7 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
         tools=tools,
         logprobs=None if top is None else _logprobs(top, front),
         output=output,
+        reasoning=_reasoning(output, params, front),
         response=ResponseObject(
             response_id,
             int(time.time()),
@@ -274,6 +280,15 @@ def _top_logprobs(body: ResponsesRequest, front: FrontContext) -> int | None:
     if top < -1 or (most >= 0 and not 0 <= top <= most):
         raise InvalidRequest(f"top_logprobs must be from 0 to {most}, got {top}.", "top_logprobs")
     return top if body.wants_logprobs else None
+
+
+def _reasoning(
+    output: OutputPlan, params: SamplingParams, front: FrontContext
+) -> ReasoningCounter | None:
+    if output.reasoning_parser is None:
+        return None
+    thinking = params.thinking or thinking_of(front, output, None, constrained=False)
+    return ReasoningCounter(output, thinking, front.tokenizer, 1)
 
 
 def _logprobs(top: int, front: FrontContext) -> ChatLogprobs:

@@ -28,7 +28,6 @@ class Progress:
         self._call = call
         self._sample = Sample(0)
         self._parts = call.output.follow()
-        self._reasoning_tokens = 0
         self._output = OutputItems(call.logprobs is not None, call.tools.namespaces)
         self._usage: dict[str, Any] | None = None
         self._error: dict[str, str] | None = None
@@ -45,14 +44,13 @@ class Progress:
         self._sample.add(piece)
         if self._call.logprobs is not None and piece.logprobs:
             self._output.note(self._call.logprobs.build(piece.logprobs)["content"])
-        thinking = self._parts.reasoning
+        if self._call.reasoning is not None:
+            self._call.reasoning.add(0, piece.token_ids, piece.text)
         found = self._parts.push(piece.text)
         if piece.finish_reason is not None:
             found += self._parts.finish()
         if self._parts.reasoning:
             self._output.forget()  # not shown, or shown without logprobs
-            if thinking:  # else it is the marker
-                self._reasoning_tokens += len(piece.token_ids)
         return [event for part in found for event in self._show(part)]
 
     def _show(self, part: OutputEvent) -> list[Event]:
@@ -95,11 +93,12 @@ class Progress:
 
     def _end(self, name: str) -> Event:
         prompt = self._call.job.prompts[0]
+        reasoning = self._call.reasoning
         self._usage = usage_of(
             len(prompt.token_ids),
             self._sample.num_cached_tokens,
             len(self._sample.token_ids),
-            self._reasoning_tokens,
+            0 if reasoning is None else reasoning.total,
         )
         return lifecycle(name, self.response())
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.parser_settings import parser_settings
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -233,6 +234,7 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         trust_request_chat_template=read.get("--trust-request-chat-template", bool, False),
         default_chat_template_kwargs=template_kwargs,
         response_role=read.get("--response-role", str, base.response_role),
+        **parser_settings(read.args, env),
         return_tokens_as_token_ids=read.get("--return-tokens-as-token-ids", bool, False),
         enable_prompt_tokens_details=read.get("--enable-prompt-tokens-details", bool, False),
         enable_force_include_usage=read.get("--enable-force-include-usage", bool, False),
