@@ -16,6 +16,7 @@ from ortloom.runtime.client import EngineClient
 from ortloom.server.inflight import InFlight
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.metrics_hub import LocalMetricsHub, MetricsHub
+from ortloom.server.openai.responses.store import ResponseStore
 from ortloom.server.output_parsers import OutputParsers
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class FrontContext:
     parsers: OutputParsers = field(default_factory=OutputParsers)
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     long_texts: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(LONG_TEXTS, thread_name_prefix="long-text")
     )

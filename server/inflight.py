@@ -8,17 +8,25 @@ one kind of interruption: a CancelledError, with `interruption(request)` telling
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from sanic import Request
 
 from ortloom.errors import DeadlineExceeded, OrtloomError, ServerDraining
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class BackgroundWork:
+    """Work that goes on after its request was answered; counted and ended as one."""
+
+    request_id: str
+
+
 class InFlight:
     """All requests between the end of their head and the end of their response."""
 
     def __init__(self) -> None:
-        self._timeouts: dict[Request, asyncio.Timeout] = {}
+        self._timeouts: dict[Request | BackgroundWork, asyncio.Timeout] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._aborting = False
@@ -30,14 +38,20 @@ class InFlight:
     @property
     def inference(self) -> int:
         """How many of them are inference requests (what /load tells)."""
-        return sum(r.method == "POST" and r.path.startswith("/v1/") for r in self._timeouts)
+        return sum(
+            isinstance(work, BackgroundWork)
+            or (work.method == "POST" and work.path.startswith("/v1/"))
+            for work in self._timeouts
+        )
 
     @asynccontextmanager
-    async def track(self, request: Request, deadline: float) -> AsyncIterator[None]:
+    async def track(
+        self, request: Request | BackgroundWork, deadline: float
+    ) -> AsyncIterator[None]:
         """Run one request.
 
         Args:
-            request: the request.
+            request: the request, or its work in the background.
             deadline: seconds it may take in all.
 
         Raises:
@@ -82,7 +96,8 @@ class InFlight:
         """True when no request is left within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                while self._timeouts:  # what was answered may just go on in the background
+                    await self._idle.wait()
         except TimeoutError:
             return False
         return True

@@ -37,6 +37,23 @@ def decode_json(body: bytes, kind: type[T]) -> T:
         raise SchemaViolation("The body is nested too deeply.", "body") from None
 
 
+def convert_json(value: object, kind: type[T], location: str) -> T:
+    """Convert a part of a body that was decoded without a type.
+
+    Args:
+        value: the part.
+        kind: what it should be.
+        location: where in the body it is (`body.tools.0`).
+
+    Raises:
+        SchemaViolation: it does not fit; `param` is the place inside it.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _violation(str(error), location) from None
+
+
 def read_json(request: Request, kind: type[T]) -> T:
     """The body of a request, decoded.
 
@@ -62,12 +79,12 @@ def check_content_type(request: Request) -> None:
         raise SchemaViolation("Unsupported Media Type: only 'application/json' is allowed.")
 
 
-def _violation(text: str) -> SchemaViolation:
+def _violation(text: str, start: str = "body") -> SchemaViolation:
     path = ""
     if match := _AT_PATH.search(text):
         path = match[1]
         text = text[: match.start()]
-    location = "body" + _dotted(path)
+    location = start + _dotted(path)
     if match := _MISSING.match(text):
         location += f".{match[1]}"
         text = "Field required"

@@ -114,6 +114,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_stop_strings: int = 4
     max_bad_words: int = 128
     max_new_tokens: int | None = None  # serving-side output ceiling
+    enable_responses_store: bool = False
     access_log: bool = True
     access_log_skip: tuple[str, ...] = ()
 

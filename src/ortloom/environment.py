@@ -18,6 +18,7 @@ HONOURED = frozenset(
     {
         "VLLM_API_KEY",
         "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ENFORCE_STRICT_TOOL_CALLING",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_LOGGING_LEVEL",
@@ -58,7 +59,6 @@ NOT_YET = frozenset(
         "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
         "VLLM_DISABLE_LOG_LOGO",
         "VLLM_ENABLE_COHERE_API",
-        "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
         "VLLM_ENGINE_READY_TIMEOUT_S",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
@@ -94,6 +94,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     max_bad_words: int | None = None
     max_new_tokens: int | None = None
     keep_alive_timeout: float | None = None
+    responses_store: bool = False
     strict_tool_calls: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
@@ -126,6 +127,9 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         max_bad_words=_whole(env, "VLLM_MAX_NUM_BAD_WORDS", 0),
         max_new_tokens=_whole(env, "VT_SERVER_MAX_NEW_TOKENS", 0) or None,
         keep_alive_timeout=_number(env, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 0.0),
+        responses_store=bool(
+            _either(env, "ORTLOOM_ENABLE_RESPONSES_API_STORE", "VLLM_ENABLE_RESPONSES_API_STORE")
+        ),
         strict_tool_calls=env.get("VLLM_ENFORCE_STRICT_TOOL_CALLING", "0") not in ("", "0"),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
@@ -152,6 +156,12 @@ def _number(env: Mapping[str, str], name: str, least: float) -> float | None:
     if not least <= value < float("inf"):
         raise ConfigError(f"{name}: must be at least {least:g}, got {text}")
     return value
+
+
+def _either(env: Mapping[str, str], own: str, other: str) -> int | None:
+    """A whole number under our own name, else under the other one."""
+    value = _whole(env, own, 0)
+    return _whole(env, other, 0) if value is None else value
 
 
 def _whole(env: Mapping[str, str], name: str, least: int) -> int | None:

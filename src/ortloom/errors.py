@@ -3,6 +3,7 @@
 OrtloomError
 ├─ RequestError          InvalidRequest 400 · ContextLengthExceeded 400 · UnsupportedParameter 400
 │                        AuthenticationFailed 401 · PermissionDenied 403 · ModelNotFound 404
+│                        ResponseRefused 400 · ResponseNotFound 404
 │                        NotImplementedHere 501 · RequestTooLarge 413 · HeadersTooLarge 431
 ├─ CapacityError 503     QueueFull · ServerDraining          (always with Retry-After)
 ├─ EngineError 500       EngineDead 503 · RequestFailed 500 · DeadlineExceeded 504
@@ -78,6 +79,18 @@ class ModelNotFound(RequestError):
 
     status = 404
     wire_type = "NotFoundError"
+
+
+class ResponseRefused(RequestError):
+    """A rule of the Responses API; its errors have a type of their own."""
+
+    wire_type = "invalid_request_error"
+
+
+class ResponseNotFound(ResponseRefused):
+    """No such stored response, or item of one."""
+
+    status = 404
 
 
 class NotImplementedHere(RequestError):

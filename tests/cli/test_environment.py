@@ -26,6 +26,9 @@ def config(env, *tokens):
         ("VLLM_MAX_NUM_BAD_WORDS", "9", lambda c: c.front.max_bad_words, 9),
         ("VT_SERVER_MAX_NEW_TOKENS", "77", lambda c: c.front.max_new_tokens, 77),
         ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "6", lambda c: c.front.keep_alive_timeout, 6.0),
+        ("VLLM_ENABLE_RESPONSES_API_STORE", "1", lambda c: c.front.enable_responses_store, True),
+        ("VLLM_ENABLE_RESPONSES_API_STORE", "0", lambda c: c.front.enable_responses_store, False),
+        ("ORTLOOM_ENABLE_RESPONSES_API_STORE", "1", lambda c: c.front.enable_responses_store, True),
     ],
 )
 def test_variables_reach_the_configuration(name, text, read, value):
@@ -70,11 +73,26 @@ def test_flags_win_over_variables(env, tokens, read, value):
         ("VLLM_MAX_N_SEQUENCES", "0"),
         ("VLLM_MAX_STOP_STRINGS", "1.5"),
         ("VLLM_LOG_STATS_INTERVAL", "nan"),
+        ("VLLM_ENABLE_RESPONSES_API_STORE", "yes"),
+        ("ORTLOOM_ENABLE_RESPONSES_API_STORE", "-1"),
     ],
 )
 def test_bad_values_name_the_variable(name, text):
     with pytest.raises(ConfigError, match=name):
         read_environment({name: text})
+
+
+def test_our_own_name_wins():
+    both = {"ORTLOOM_ENABLE_RESPONSES_API_STORE": "0", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+    assert config(both).front.enable_responses_store is False
+
+
+def test_stored_responses_belong_to_one_front():
+    env = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+    assert config(env, "--api-server-count", "1").front.enable_responses_store
+    with pytest.raises(ConfigError, match="--api-server-count above 1"):
+        config(env, "--api-server-count", "2")
+    assert config({}, "--api-server-count", "2").front.num_fronts == 2
 
 
 def test_unknown_names_are_told_apart():

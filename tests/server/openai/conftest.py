@@ -160,9 +160,14 @@ class RunningApp:
         self.client = httpx.Client(base_url=self.url, timeout=20)
         return self
 
+    def stop(self):
+        """Let the app drain and end."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+
     def __exit__(self, *_):
         self.client.close()
-        self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.is_alive():
+            self.stop()
         self._thread.join(20)
         assert not self._thread.is_alive()
 

@@ -1,0 +1,1 @@
+"""The Responses API: requests, output items, events, stored responses."""
