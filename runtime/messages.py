@@ -53,6 +53,21 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     ranks: list[int]
 
 
+class TokenDetail(msgspec.Struct, array_like=True):
+    """A drawn token in both distributions, as log-probabilities whatever the logprobs mode.
+
+    `raw_logprob` and `rank` (1-based, ties count) are the model's own; `processed_logprob` is that
+    of the distribution the token was drawn from."""
+
+    raw_logprob: float
+    processed_logprob: float
+    rank: int
+
+
+SamplingMask = list[int] | None
+"""The tokens a draw could have taken, likeliest first; None = the whole vocabulary."""
+
+
 class RequestTimes(msgspec.Struct, array_like=True):
     """Monotonic times of one request; 0.0 = not yet."""
 
@@ -72,9 +87,9 @@ class StepArrival(NamedTuple):
 class EngineOutput(msgspec.Struct, omit_defaults=True):
     """What one step produced for one request.
 
-    `logprobs` is parallel to `new_token_ids` when asked for. `prompt_logprobs` comes whole, once,
-    with the first output: entry 0 is None. With finish_reason error, `error` is safe to show.
-    `stop_reason` is the stop token id (None for EOS and length).
+    `logprobs`, `details` and `masks` are parallel to `new_token_ids` when asked for.
+    `prompt_logprobs` comes whole, once, with the first output: entry 0 is None. With finish_reason
+    error, `error` is safe to show. `stop_reason` is the stop token id (None for EOS and length).
     """
 
     request_id: str
@@ -89,6 +104,8 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     error_kind: Literal["invalid", "capacity", "internal"] | None = None
     error_param: str | None = None
+    details: list[TokenDetail] | None = None
+    masks: list[SamplingMask] | None = None
     arrivals: list[StepArrival] = []  # the client's: the steps that brought the tokens
 
 

@@ -49,7 +49,12 @@ class SamplingState:
             ends = params.eos_token_ids + params.secondary_eos_token_ids
             grammar = grammars.start(params.structured_output, ends)
         plain = (
-            params.greedy and params.logprobs is None and grammar is None and not processors.active
+            params.greedy
+            and params.logprobs is None
+            and not params.logprobs_detail
+            and not params.sampling_mask
+            and grammar is None
+            and not processors.active
         )
         return cls(request, processors, grammar, plain)
 
