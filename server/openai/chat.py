@@ -10,6 +10,7 @@ from sanic import HTTPResponse, Request
 from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt
+from ortloom.server.openai.detail import mask_member
 from ortloom.server.openai.generation import GenerationJob, generate
 from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames, prompt_logprobs
 from ortloom.server.openai.messages import text_of
@@ -115,7 +116,7 @@ def _top_logprobs(body: ChatCompletionRequest) -> int | None:
     if top is not None and (top < -1 or (top != 0 and not body.logprobs)):
         rule = "needs logprobs=true" if top >= -1 else "must be -1 or at least 0"
         raise InvalidRequest(f"top_logprobs {rule}.", "top_logprobs")
-    return (top or 0) if body.logprobs else None
+    return (top or 0) if body.logprobs or body.logprobs_detail else None
 
 
 def _logprobs(body: ChatCompletionRequest, top: int, front: FrontContext) -> ChatLogprobs:
@@ -179,11 +180,14 @@ def _choice(chat: Chat, sample: Sample) -> dict[str, Any]:
     return {
         "index": sample.index,
         "message": message,
-        "logprobs": None if chat.logprobs is None else chat.logprobs.build(sample.logprobs),
+        "logprobs": None
+        if chat.logprobs is None
+        else chat.logprobs.build(sample.logprobs, sample.details),
         "finish_reason": sample.finish_reason,
         "stop_reason": sample.stop_reason,
         "token_ids": sample.token_ids if chat.body.return_token_ids else None,
         "routed_experts": None,
+        **mask_member(chat.body, sample.masks),
     }
 
 
@@ -240,12 +244,15 @@ class _Chunks:
         choice: dict[str, Any] = {
             "index": piece.index,
             "delta": {"content": piece.text},
-            "logprobs": None if chat.logprobs is None else chat.logprobs.build(piece.logprobs),
+            "logprobs": None
+            if chat.logprobs is None
+            else chat.logprobs.build(piece.logprobs, piece.details),
             "finish_reason": piece.finish_reason,
         }
         if piece.finish_reason is not None:
             choice["stop_reason"] = piece.stop_reason
         choice["token_ids"] = piece.token_ids if chat.body.return_token_ids else None
+        choice |= mask_member(chat.body, piece.masks)
         event = self._event([choice])
         if piece.finish_reason is not None and not self.usage.last:
             event["system_fingerprint"] = self._head.fingerprint

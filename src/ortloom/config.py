@@ -27,6 +27,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"
     ] = "raw_logprobs"
     skip_tokenizer_init: bool = False
+    return_sampling_mask: bool = False
     seed: int = 0
     verify: bool = False
 
@@ -65,6 +66,14 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     require: str | None = None
     threads: int = 0
     cpu_affinity: tuple[int, ...] = ()
+
+
+class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which routes there are beyond the usual ones. `tokens_only` leaves tokens in, tokens out;
+    `scale_out` False = its routes answer 403."""
+
+    scale_out: bool = False
+    tokens_only: bool = False
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +115,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_new_tokens: int | None = None  # serving-side output ceiling
     access_log: bool = True
     access_log_skip: tuple[str, ...] = ()
+    routes: RouteConfig = RouteConfig()
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

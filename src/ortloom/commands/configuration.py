@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.route_options import route_config
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -146,6 +147,8 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         override_generation_config=_mapping(read, "--override-generation-config"),
         max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
         logprobs_mode=read.word("--logprobs-mode", "raw_logprobs"),
+        skip_tokenizer_init=read.get("--tokens-only", bool, False),
+        return_sampling_mask=read.get("--return-sampling-mask", bool, False),
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
     )
@@ -249,6 +252,7 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         max_new_tokens=env.max_new_tokens,
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
+        routes=route_config(read.args, env),
     )
 
 
