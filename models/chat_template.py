@@ -47,6 +47,11 @@ class ChatTemplate:
         self._variables = {name: variables_of(text) for name, text in self._sources.items()}
         self.content_format: ContentFormat = content_format_of(self._sources["default"])
 
+    @property
+    def source(self) -> str:
+        """Text of the default template."""
+        return self._sources["default"]
+
     @classmethod
     def load(
         cls, folder: Path, tokenizer: Tokenizer, override: str | None = None

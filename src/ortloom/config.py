@@ -70,10 +70,13 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which routes there are beyond the usual ones. `tokens_only` leaves tokens in, tokens out;
-    `scale_out` False = its routes answer 403."""
+    `render_only` leaves what needs no engine, and none is started; `scale_out` False = its routes
+    answer 403."""
 
     scale_out: bool = False
     tokens_only: bool = False
+    render_only: bool = False
+    tokenizer_info: bool = False
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
