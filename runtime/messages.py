@@ -40,8 +40,27 @@ class EngineControl(msgspec.Struct, tag="control", omit_defaults=True):
     """A control call; answered by EngineReply with the same call_id."""
 
     call_id: int
-    method: Literal["reset_prefix_cache", "stats", "server_info", "hello"]
+    method: Literal[
+        "reset_prefix_cache",
+        "stats",
+        "server_info",
+        "hello",
+        "pause",
+        "resume",
+        "sleep",
+        "wake_up",
+        "release_kv_cache",
+        "state",
+        "abort",
+        "start_profile",
+        "stop_profile",
+    ]
     reset_running_requests: bool = False
+    mode: Literal["abort", "wait", "keep"] = "abort"  # what becomes of requests
+    clear_cache: bool = False
+    level: int = 0
+    tags: list[str] = []
+    request_ids: list[str] = []  # of abort: ids as clients know them; empty = all
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -133,6 +152,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     iteration_tokens_sum: int = 0
     admission_rejections: int = 0
     finished: dict[str, int] = {}  # finish reason -> requests
+    sleep_level: int = 0
 
 
 ITERATION_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -1,10 +1,10 @@
 """The `logprobs` member of tokens-out choices: numbers only, or packed arrays."""
 
 import base64
+import math
+import struct
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ortloom.runtime.messages import TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import add_details
@@ -62,12 +62,17 @@ class GenerateLogprobs:
         """Ids as little-endian int32 and values as float32, [tokens, k] row by row in base64; what
         is cut is -inf there."""
         k = self._top if self._top >= 0 else len(positions[0].token_ids) - 1 if positions else 0
-        ids = np.array([p.token_ids[1 : 1 + k] for p in positions], "<i4")
-        values = np.array([p.logprobs[1 : 1 + k] for p in positions], "<f4")
-        values[values <= CUT] = -np.inf
+        ids = [token for p in positions for token in p.token_ids[1 : 1 + k]]
+        listed = [value for p in positions for value in p.logprobs[1 : 1 + k]]
+        values = [value if value > CUT else -math.inf for value in listed]
         return {
             "num_positions": len(positions),
             "k": k,
-            "token_ids": base64.b64encode(ids.tobytes()).decode(),
-            "logprobs": base64.b64encode(values.tobytes()).decode(),
+            "token_ids": _packed("i", ids),
+            "logprobs": _packed("f", values),
         }
+
+
+def _packed(kind: str, items: Sequence[float]) -> str:
+    """Little-endian numbers of four bytes each, in base64."""
+    return base64.b64encode(struct.pack(f"<{len(items)}{kind}", *items)).decode()

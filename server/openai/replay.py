@@ -12,6 +12,7 @@ from sanic import Request
 from sanic.response import BaseHTTPResponse
 
 from ortloom.runtime.messages import (
+    EngineControl,
     EngineOutput,
     EngineReady,
     EngineRequest,
@@ -56,6 +57,10 @@ class ReplayClient:
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """There is no cache."""
         return False
+
+    async def control(self, call: EngineControl) -> dict[str, str]:
+        """There is nothing to control."""
+        return {}
 
     async def fetch_stats(self) -> EngineStats:
         """All zero."""

@@ -28,6 +28,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = "raw_logprobs"
     skip_tokenizer_init: bool = False
     return_sampling_mask: bool = False
+    enable_sleep_mode: bool = False
     seed: int = 0
     verify: bool = False
 
@@ -68,6 +69,12 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cpu_affinity: tuple[int, ...] = ()
 
 
+class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Profiles of the engine's Python calls; `folder` None = there is no profiler."""
+
+    folder: str | None = None
+
+
 class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which routes there are beyond the usual ones. `tokens_only` leaves tokens in, tokens out;
     `render_only` leaves what needs no engine, and none is started; `scale_out` False = its routes
@@ -77,6 +84,8 @@ class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tokens_only: bool = False
     render_only: bool = False
     tokenizer_info: bool = False
+    dev_mode: bool = False
+    profiler: bool = False
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,3 +150,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     provider: ProviderConfig = ProviderConfig()
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()
+    profiler: ProfilerConfig = ProfilerConfig()

@@ -26,6 +26,7 @@ HONOURED = frozenset(
         "VLLM_MAX_NUM_BAD_WORDS",
         "VLLM_MAX_N_SEQUENCES",
         "VLLM_MAX_STOP_STRINGS",
+        "VLLM_SERVER_DEV_MODE",
     }
 )
 """Variables that do their work."""
@@ -64,7 +65,6 @@ NOT_YET = frozenset(
         "VLLM_LOGGING_PREFIX",
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB",
         "VLLM_MAX_IMAGE_PIXELS",
-        "VLLM_SERVER_DEV_MODE",
         "VLLM_SKIP_MODEL_NAME_VALIDATION",
         "VLLM_SPECULATIVE_CONFIG",
         "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS",
@@ -89,6 +89,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens: int | None = None
     keep_alive_timeout: float | None = None
     scale_out: bool = False
+    dev_mode: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -120,6 +121,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         max_bad_words=_whole(env, "VLLM_MAX_NUM_BAD_WORDS", 0),
         max_new_tokens=_whole(env, "VT_SERVER_MAX_NEW_TOKENS", 0) or None,
         keep_alive_timeout=_number(env, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 0.0),
+        dev_mode=_switch(env, "VLLM_SERVER_DEV_MODE"),
         scale_out=_switch(env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS"),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),

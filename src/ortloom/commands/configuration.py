@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
-from ortloom.commands.route_options import route_config
+from ortloom.commands.route_options import profiler_config, route_config
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -103,6 +103,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         ),
         front=_front(read, env),
         log=_log(read, env),
+        profiler=profiler_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
     return ServePlan(
@@ -148,6 +149,7 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
         logprobs_mode=read.word("--logprobs-mode", "raw_logprobs"),
         skip_tokenizer_init=read.get("--tokens-only", bool, False),
+        enable_sleep_mode=read.get("--enable-sleep-mode", bool, False),
         return_sampling_mask=read.get("--return-sampling-mask", bool, False),
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
