@@ -75,6 +75,13 @@ class SampleRow(ctypes.Structure):
         ("position", c_int64),
         ("raw", LogprobsReport),
         ("processed", LogprobsReport),
+        ("detail", c_int64),
+        ("raw_logprob", c_double),
+        ("processed_logprob", c_double),
+        ("rank", c_int64),
+        ("kept", c_void_p),
+        ("kept_room", c_int64),
+        ("num_kept", c_int64),
         ("token", c_int64),
         ("status", c_int64),
     )

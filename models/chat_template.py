@@ -52,6 +52,11 @@ class ChatTemplate:
         """The text of all templates."""
         return "\n".join(self._sources.values())
 
+    @property
+    def default_source(self) -> str:
+        """Text of the default template."""
+        return self._sources["default"]
+
     @classmethod
     def load(
         cls, folder: Path, tokenizer: Tokenizer, override: str | None = None

@@ -3,7 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
-from ortloom.runtime.messages import EngineOutput, EngineReady, EngineRequest, EngineStats
+from ortloom.runtime.messages import (
+    EngineControl,
+    EngineOutput,
+    EngineReady,
+    EngineRequest,
+    EngineStats,
+)
 
 
 class EngineClient(Protocol):
@@ -51,6 +57,14 @@ class EngineClient(Protocol):
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget cached prefixes; False while any block is in use."""
+
+    async def control(self, call: EngineControl) -> dict[str, str]:
+        """Make a control call; what the engine says of itself after it.
+
+        Raises:
+            EngineDead: the engine is gone.
+            RequestFailed: it could not be done.
+        """
 
     async def fetch_stats(self) -> EngineStats:
         """The engine's numbers of now, asked for.

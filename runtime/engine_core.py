@@ -5,14 +5,18 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from ortloom.config import Config
 from ortloom.errors import CapacityError, EngineDead, RequestError
 from ortloom.runtime import invariants
 from ortloom.runtime.admission import Admission
 from ortloom.runtime.block_pool import BlockPool
+from ortloom.runtime.engine_profile import EngineProfile
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
+from ortloom.runtime.external_ids import belonging_to
 from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.lifecycle import METHODS, Lifecycle
 from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
@@ -106,6 +110,16 @@ class EngineCore:
         self._undelivered: dict[bytes, list[str]] = {}
         self._validator: ThreadPoolExecutor | None = None
         self._validating: dict[str, tuple[bytes, EngineRequest, Future[None]]] = {}
+        self._lifecycle = Lifecycle(
+            self.scheduler,
+            runner,
+            lambda ids: self._abort(EngineAbort(ids)),
+            self._post,
+            self._live_ids,
+        )
+        self._profile: EngineProfile | None = None
+        if config.profiler.folder is not None:
+            self._profile = EngineProfile(Path(config.profiler.folder))
         self._last_broadcast = 0.0
         self._announce = False  # numbers changed outside a step
         self._was_busy = False
@@ -142,8 +156,12 @@ class EngineCore:
         """Seconds the inbox may wait."""
         if self._stopping or self._messages or self._announce:
             return 0.0
+        if self._lifecycle.busy:
+            return 0.0
         if self._validating:
             return 0.0 if self._was_busy else VALIDATION_POLL
+        if self._lifecycle.frozen:
+            return STATS_INTERVAL if self.scheduler.has_work or self._undelivered else None
         if self.scheduler.has_work:
             return 0.0 if self._was_busy else STALL_POLL
         return STATS_INTERVAL if self._undelivered else None
@@ -155,7 +173,8 @@ class EngineCore:
         self._clients.setdefault(client_id, False)
         match message:
             case EngineRequest():
-                self._request(client_id, message)
+                if not self._lifecycle.hold(client_id, message):
+                    self._request(client_id, message)
             case EngineAbort():
                 self._abort(message)
             case EngineControl():
@@ -169,6 +188,7 @@ class EngineCore:
             connected: it is there but stopped reading; it is told once it reads again.
         """
         self._clients.pop(client_id, None)
+        self._lifecycle.lose_client(client_id)
         lost = [r.request_id for r in self.scheduler.requests.values() if r.client_id == client_id]
         lost += [i for i, (owner, _, _) in self._validating.items() if owner == client_id]
         if lost:
@@ -232,9 +252,32 @@ class EngineCore:
                 pending[2].cancel()
                 output = EngineOutput(request_id, finish_reason=message.finish_reason)
                 self._post(pending[0], EngineOutputs([output], None, self.clock()))
+        for client_id, held in self._lifecycle.drop_held(message.request_ids):
+            output = EngineOutput(held.request_id, finish_reason=message.finish_reason)
+            self._post(client_id, EngineOutputs([output], None, self.clock()))
         self.scheduler.abort(message.request_ids, message.finish_reason)
 
+    def _live_ids(self) -> set[str]:
+        return {*self.scheduler.requests, *self._validating}
+
+    def _abort_external(self, names: list[str]) -> int:
+        """Abort requests by the ids clients know, or all; how many were asked for."""
+        known = [*self._live_ids(), *self._lifecycle.held_ids()]
+        self._abort(EngineAbort(belonging_to(names, known) if names else known))
+        return len(names) if names else len(known)
+
+    def _run_profile(self, start: bool) -> None:
+        if self._profile is None:
+            raise RequestError("The engine has no profiler.")
+        if start:
+            self._profile.start()
+        else:
+            log.info("profile written to %s", self._profile.stop())
+
     def _control(self, client_id: bytes, message: EngineControl) -> None:
+        if message.method in METHODS:
+            self._lifecycle.ask(client_id, message)
+            return
         reply = EngineReply(message.call_id)
         match message.method:
             case "hello":
@@ -246,6 +289,13 @@ class EngineCore:
                 reply.stats = self.scheduler.stats()
             case "server_info":
                 reply.info = _info(self.ready)
+            case "abort":
+                reply.info = {"aborted": str(self._abort_external(message.request_ids))}
+            case "start_profile" | "stop_profile":
+                try:
+                    self._run_profile(message.method == "start_profile")
+                except (OSError, ValueError, RequestError) as error:
+                    reply.success, reply.error = False, str(error)
         self._post(client_id, reply)
 
     def _post(self, client_id: bytes, message: EngineMessage) -> None:
@@ -263,7 +313,10 @@ class EngineCore:
         self._forget_finished()
         if self._validating:
             self._admit_validated()
-        plan = self.scheduler.schedule()
+        self._lifecycle.settle()
+        for client_id, held in self._lifecycle.take_held():
+            self._request(client_id, held)
+        plan = None if self._lifecycle.frozen else self.scheduler.schedule()
         self._was_busy = plan is not None
         if plan is not None:
             try:

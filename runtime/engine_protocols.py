@@ -54,6 +54,12 @@ class Runner(Protocol):
     def warm_up(self) -> None:
         """Run one decode step in block 1, which nobody holds then."""
 
+    def release(self, part: str, discard: bool) -> None:
+        """Give the memory of `weights` or `kv_cache` back; `discard` drops cached files too."""
+
+    def restore(self, part: str) -> None:
+        """Have it again."""
+
     def validate(self, request: EngineRequest) -> None:
         """Refuse what the model side cannot do."""
 

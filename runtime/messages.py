@@ -40,8 +40,27 @@ class EngineControl(msgspec.Struct, tag="control", omit_defaults=True):
     """A control call; answered by EngineReply with the same call_id."""
 
     call_id: int
-    method: Literal["reset_prefix_cache", "stats", "server_info", "hello"]
+    method: Literal[
+        "reset_prefix_cache",
+        "stats",
+        "server_info",
+        "hello",
+        "pause",
+        "resume",
+        "sleep",
+        "wake_up",
+        "release_kv_cache",
+        "state",
+        "abort",
+        "start_profile",
+        "stop_profile",
+    ]
     reset_running_requests: bool = False
+    mode: Literal["abort", "wait", "keep"] = "abort"  # what becomes of requests
+    clear_cache: bool = False
+    level: int = 0
+    tags: list[str] = []
+    request_ids: list[str] = []  # of abort: ids as clients know them; empty = all
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -51,6 +70,21 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     token_ids: list[int]
     logprobs: list[float]
     ranks: list[int]
+
+
+class TokenDetail(msgspec.Struct, array_like=True):
+    """A drawn token in both distributions, as log-probabilities whatever the logprobs mode.
+
+    `raw_logprob` and `rank` (1-based, ties count) are the model's own; `processed_logprob` is that
+    of the distribution the token was drawn from."""
+
+    raw_logprob: float
+    processed_logprob: float
+    rank: int
+
+
+SamplingMask = list[int] | None
+"""The tokens a draw could have taken, likeliest first; None = the whole vocabulary."""
 
 
 class RequestTimes(msgspec.Struct, array_like=True):
@@ -72,9 +106,9 @@ class StepArrival(NamedTuple):
 class EngineOutput(msgspec.Struct, omit_defaults=True):
     """What one step produced for one request.
 
-    `logprobs` is parallel to `new_token_ids` when asked for. `prompt_logprobs` comes whole, once,
-    with the first output: entry 0 is None. With finish_reason error, `error` is safe to show.
-    `stop_reason` is the stop token id (None for EOS and length).
+    `logprobs`, `details` and `masks` are parallel to `new_token_ids` when asked for.
+    `prompt_logprobs` comes whole, once, with the first output: entry 0 is None. With finish_reason
+    error, `error` is safe to show. `stop_reason` is the stop token id (None for EOS and length).
     """
 
     request_id: str
@@ -89,6 +123,8 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     error_kind: Literal["invalid", "capacity", "internal"] | None = None
     error_param: str | None = None
+    details: list[TokenDetail] | None = None
+    masks: list[SamplingMask] | None = None
     arrivals: list[StepArrival] = []  # the client's: the steps that brought the tokens
 
 
@@ -116,6 +152,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     iteration_tokens_sum: int = 0
     admission_rejections: int = 0
     finished: dict[str, int] = {}  # finish reason -> requests
+    sleep_level: int = 0
 
 
 ITERATION_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortloom.config import Config
-from ortloom.errors import InvalidRequest
+from ortloom.errors import EngineError, InvalidRequest
 from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
 from ortloom.runtime.grammar_trial import GrammarTrial
@@ -18,11 +18,13 @@ from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
 from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
 from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
 from ortloom.runtime.kv_pools import pool_specs
+from ortloom.runtime.lifecycle import KV_CACHE, WEIGHTS
 from ortloom.runtime.messages import EngineRequest, ProviderReport
 from ortloom.runtime.model_inputs import InputBuilder, Segment
 from ortloom.runtime.providers.kv_cache import graph_kv_cache_dtype
 from ortloom.runtime.providers.select import select
 from ortloom.runtime.request import Request
+from ortloom.runtime.residence import Residence, bind, give_back
 from ortloom.runtime.sampler import NOT_FINITE, Sampler
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.runtime.scheduler_output import (
@@ -83,6 +85,9 @@ class ModelRunner:
             eos,
             None if tokenizer_file is None else GrammarTrial(tokenizer_file, self.vocab_size, eos),
         )
+        self._residence: Residence | None = None
+        self._loaded = True
+        self._absent: set[str] = set()
         self._sampler = Sampler(self.vocab_size, config.model.logprobs_mode, self._grammars)
 
     @classmethod
@@ -118,6 +123,7 @@ class ModelRunner:
             runner._weight_files = []  # their pages are the weights: nothing to give back
 
         size = config.cache.block_size
+        runner._residence = Residence(provider, manifest, folder, graph, threads, size)
         session.bind_pools(specs, provider.allocate_kv(specs, _PROFILE_BLOCKS, size))
         runner._try_steps(1, ((0, 1),))
         scheduler = config.scheduler
@@ -259,6 +265,42 @@ class ModelRunner:
             request.token_ids.append(result.token_id or 0)
         self.remove(request.request_id)
 
+    def release(self, part: str, discard: bool) -> None:
+        """Give the memory of a part back to the system; no step may run until it is restored.
+
+        Args:
+            part: `weights` or `kv_cache`.
+            discard: drop the weight files from the system's page cache too.
+        """
+        home = self._home()
+        if part == KV_CACHE:
+            if self._loaded:
+                bind(self._session, home.specs, home.placeholder())
+        else:
+            self._loaded = False
+            del self._session
+            give_back()
+            if discard:
+                home.forget_files()
+        self._absent.add(part)
+
+    def restore(self, part: str) -> None:
+        """Have a part again: weights as they are in the bundle, an empty KV cache."""
+        home = self._home()
+        if part == WEIGHTS:
+            self._session = home.open()
+            self._loaded = True
+        self._absent.discard(part)
+        if self._loaded:
+            absent = KV_CACHE in self._absent
+            pools = home.placeholder() if absent else home.pools(self.num_blocks)
+            bind(self._session, home.specs, pools)
+
+    def _home(self) -> Residence:
+        if self._residence is None:
+            raise EngineError("this runner cannot give its memory back")
+        return self._residence
+
     def trim(self) -> int:
         """Let go of weight pages that are resident without need; for idle moments.
 
@@ -277,4 +319,6 @@ class ModelRunner:
     def close(self) -> None:
         """Let go of the session, the pools and the grammars' process."""
         self._grammars.close()
-        del self._session
+        if self._loaded:
+            self._loaded = False
+            del self._session

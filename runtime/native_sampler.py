@@ -14,7 +14,7 @@ from ortloom.kernels import sampling
 from ortloom.kernels.sampling import LogprobsReport, SampleRow
 from ortloom.runtime.logits_processors import packed_bits
 from ortloom.runtime.logprobs import LogprobsMode
-from ortloom.runtime.messages import TokenLogprobs
+from ortloom.runtime.messages import TokenDetail, TokenLogprobs
 from ortloom.runtime.sampling_state import NOT_FINITE, SamplingState
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.token_draw import inverse_temperature, log_floor
@@ -72,7 +72,9 @@ class NativeRow:
         "_allowed",
         "_forbidden",
         "_forbidden_ids",
+        "_kept",
         "_state",
+        "_vocab_size",
         "address",
         "report",
         "row",
@@ -80,6 +82,7 @@ class NativeRow:
 
     def __init__(self, state: SamplingState, vocab_size: int, mode: LogprobsMode) -> None:
         self._state = state
+        self._vocab_size = vocab_size
         self._forbidden_ids: list[int] = []
         self.row = SampleRow()
         self.address = ctypes.addressof(self.row)
@@ -92,6 +95,13 @@ class NativeRow:
             num_top = vocab_size if params.logprobs < 0 else min(params.logprobs, vocab_size)
             extra = params.logprob_token_ids or ()
             self.report = _Report(target, _kind(mode), num_top, extra)
+        self.row.detail = params.logprobs_detail
+        self._kept: NDArray[np.int64] | None = None
+        if params.sampling_mask:
+            room = params.top_k if 0 < params.top_k < vocab_size else vocab_size
+            self._kept = np.empty(room, np.int64)
+            self.row.kept = self._kept.ctypes.data
+            self.row.kept_room = room
 
     def update(self) -> RowResult | None:
         """Write what this step needs; a result instead if the grammar has failed."""
@@ -141,9 +151,14 @@ class NativeRow:
         row = self.row
         status = row.status
         if status == sampling.SAMPLED:
-            if self.report is None:
-                return RowResult(row.token)
-            return RowResult(row.token, self.report.read())
+            result = RowResult(row.token)
+            if self.report is not None:
+                result.logprobs = self.report.read()
+            if row.detail:
+                result.detail = TokenDetail(row.raw_logprob, row.processed_logprob, row.rank)
+            if self._kept is not None and row.num_kept < self._vocab_size:
+                result.mask = self._kept[: row.num_kept].tolist()
+            return result
         if status == sampling.NOT_FINITE:
             return RowResult(error=NOT_FINITE)
         if status == sampling.NOTHING_ALLOWED:

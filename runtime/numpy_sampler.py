@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortloom.runtime.logprobs import LogprobsMode, describe, log_normaliser
-from ortloom.runtime.messages import TokenLogprobs
+from ortloom.runtime.messages import SamplingMask, TokenDetail, TokenLogprobs
 from ortloom.runtime.philox import uniform
 from ortloom.runtime.request import Request
+from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.runtime.sampling_state import NOT_FINITE, SamplingState
 from ortloom.runtime.scheduler_output import RowResult
-from ortloom.runtime.token_draw import draw_token, scaled_by
+from ortloom.runtime.token_draw import Draw, draw_token, ordered, scaled_by
 
 
 class NumpySampler:
@@ -73,7 +74,7 @@ class NumpySampler:
         wants = params.logprobs is not None
         raw = row
         if state.processors.active:
-            if wants and self._mode.startswith("raw"):
+            if params.logprobs_detail or (wants and self._mode.startswith("raw")):
                 raw = row.copy()
             state.observe()
             state.processors.apply(row, output, honour_min_tokens=not complete)
@@ -83,19 +84,22 @@ class NumpySampler:
                 return state.nothing_allowed()
         if params.greedy:
             entry = self._greedy_logprobs(raw, row, pick, state.request) if wants else None
-            return RowResult(token_id=pick, logprobs=entry)
+            only = Draw(pick, np.array([pick]), float(row[pick]))
+            return _with_detail(RowResult(token_id=pick, logprobs=entry), params, raw, row, only)
         scaled = scaled_by(row, params.temperature, self._scaled)
         if not np.isfinite(scaled.max()):
             return RowResult(error=NOT_FINITE)
         random = uniform(state.request.seed, params.sample_index, len(output))
         drawn = draw_token(scaled, params.top_k, params.top_p, params.min_p, random)
-        if not wants:
-            return RowResult(token_id=drawn.token_id)
-        if self._mode.startswith("raw"):
-            return RowResult(drawn.token_id, self._raw_logprobs(raw, drawn.token_id, state.request))
-        offset = drawn.log_mass if self._mode == "processed_logprobs" else 0.0
-        entry = self._describe(scaled, offset, drawn.token_id, state.request, drawn.kept)
-        return RowResult(drawn.token_id, entry)
+        result = RowResult(token_id=drawn.token_id)
+        if wants and self._mode.startswith("raw"):
+            result.logprobs = self._raw_logprobs(raw, drawn.token_id, state.request)
+        elif wants:
+            offset = drawn.log_mass if self._mode == "processed_logprobs" else 0.0
+            result.logprobs = self._describe(
+                scaled, offset, drawn.token_id, state.request, drawn.kept
+            )
+        return _with_detail(result, params, raw, scaled, drawn)
 
     def _greedy_logprobs(
         self,
@@ -125,3 +129,41 @@ class NumpySampler:
         params = request.sampling
         num_top = params.logprobs or 0
         return describe(row, offset, own, num_top, params.logprob_token_ids or (), kept)
+
+
+def _with_detail(
+    result: RowResult,
+    params: SamplingParams,
+    raw: NDArray[np.float32],
+    scaled: NDArray[np.float32],
+    drawn: Draw,
+) -> RowResult:
+    """Add what `logprobs_detail` and `sampling_mask` ask for.
+
+    Args:
+        result: changed and returned.
+        params: of the request.
+        raw: [V] f32 logits before the processors.
+        scaled: [V] f32 logits after them and the temperature.
+        drawn: the draw.
+    """
+    token = drawn.token_id
+    if params.logprobs_detail:
+        result.detail = TokenDetail(
+            float(raw[token]) - log_normaliser(raw),
+            float(scaled[token]) - drawn.log_mass,
+            int(np.count_nonzero(raw >= raw[token])),
+        )
+    if params.sampling_mask:
+        result.mask = _mask(scaled, drawn)
+    return result
+
+
+def _mask(scaled: NDArray[np.float32], drawn: Draw) -> SamplingMask:
+    """What the draw could have taken."""
+    kept = drawn.kept
+    if kept is None:
+        kept = np.flatnonzero(scaled > -np.inf)
+        if len(kept) < len(scaled):
+            kept = ordered(scaled, kept)
+    return None if len(kept) == len(scaled) else kept.tolist()

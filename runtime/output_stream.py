@@ -19,6 +19,10 @@ def merge(older: EngineOutput, newer: EngineOutput) -> EngineOutput:
     older.arrivals = older.arrivals + newer.arrivals
     if newer.logprobs is not None:
         older.logprobs = (older.logprobs or []) + newer.logprobs
+    if newer.details is not None:
+        older.details = (older.details or []) + newer.details
+    if newer.masks is not None:
+        older.masks = (older.masks or []) + newer.masks
     if newer.prompt_logprobs is not None:
         older.prompt_logprobs = newer.prompt_logprobs
     older.finish_reason = newer.finish_reason

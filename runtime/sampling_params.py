@@ -61,6 +61,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
+    logprobs_detail: bool = False  # TokenDetail of every output token
+    sampling_mask: bool = False  # what each draw could have taken
     structured_output: StructuredOutput | None = None
     thinking: Thinking | None = None  # the constraint begins, and the budget ends, with it
     skip_special_tokens: bool = True

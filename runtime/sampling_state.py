@@ -58,7 +58,14 @@ class SamplingState:
                 params.thinking, grammars.vocabulary.token_bytes, request.prompt_token_ids
             )
             gate = ThinkingGate(params.thinking, tracker, grammar, vocab_size)
-        plain = params.greedy and params.logprobs is None and gate is None and not processors.active
+        plain = (
+            params.greedy
+            and params.logprobs is None
+            and not params.logprobs_detail
+            and not params.sampling_mask
+            and gate is None
+            and not processors.active
+        )
         return cls(request, processors, gate, plain)
 
     def observe(self) -> None:

@@ -284,6 +284,10 @@ class Scheduler:
         output.new_token_ids = [row.token_id]
         if row.logprobs is not None:
             output.logprobs = [row.logprobs]
+        if row.detail is not None:
+            output.details = [row.detail]
+        if request.sampling.sampling_mask:
+            output.masks = [row.mask]
         if first:
             output.times = _copy(request.times)
             output.prompt_logprobs = _prompt_logprobs(request)

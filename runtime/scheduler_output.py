@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ortloom.runtime.messages import TokenLogprobs
+from ortloom.runtime.messages import SamplingMask, TokenDetail, TokenLogprobs
 from ortloom.runtime.request import Request
 
 
@@ -40,6 +40,7 @@ class RowResult:
 
     `token_id` is None when the chunk did not sample. `prompt_logprobs` holds the entries of the
     prompt positions start+1 .. start+num_tokens (those inside the prompt), if asked for.
+    `detail` and `mask` are there if the request asks for them.
     `error` means this request failed (for example its grammar) while the rest of the step stands;
     `error_param` names the field of the request that is to blame, None = none of them.
     """
@@ -49,6 +50,8 @@ class RowResult:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     error: str | None = None
     error_param: str | None = None
+    detail: TokenDetail | None = None
+    mask: SamplingMask = None
 
 
 @dataclass(slots=True)

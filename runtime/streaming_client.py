@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
-from ortloom.errors import EngineDead, InvalidRequest
+from ortloom.errors import EngineDead, InvalidRequest, RequestFailed
 from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
@@ -148,6 +148,18 @@ class StreamingClient(ABC):
             EngineDead: the engine is gone.
         """
         return (await self._call(EngineControl(0, "server_info"))).info
+
+    async def control(self, call: EngineControl) -> dict[str, str]:
+        """Make a control call; what the engine says of itself after it.
+
+        Raises:
+            EngineDead: the engine is gone.
+            RequestFailed: it could not be done.
+        """
+        reply = await self._call(call)
+        if reply.error is not None:
+            raise RequestFailed(reply.error)
+        return reply.info
 
     def mark_dead(self, reason: str) -> None:
         """The engine is gone: every reader gets EngineDead. Call on the client's event loop."""

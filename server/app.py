@@ -10,11 +10,13 @@ from sanic import Blueprint, Request, Sanic
 from sanic.http import Stage
 from sanic.response import BaseHTTPResponse
 
+from ortloom.config import FrontConfig
 from ortloom.server import cors, routes
 from ortloom.server.connections import ConnectionRegistry
 from ortloom.server.context import FrontContext
 from ortloom.server.draining import drain
 from ortloom.server.error_handler import OrtloomErrorHandler, log_unexpected
+from ortloom.server.route_choice import is_served
 
 logger = logging.getLogger("ortloom.server")
 
@@ -61,7 +63,7 @@ def create_app(context: FrontContext) -> Sanic:
     cors.install(app)
     if context.config.front.enable_request_id_headers:
         app.register_middleware(_echo_request_id, "response")
-    for blueprint in blueprints():
+    for blueprint in blueprints(context.config.front):
         app.blueprint(blueprint)
     app.register_listener(drain, "before_server_stop")
     return app
@@ -87,11 +89,11 @@ def sanic_config(context: FrontContext) -> dict[str, object]:
     }
 
 
-def blueprints() -> Iterator[Blueprint]:
-    """The `blueprint` of every module in `server/routes`, in alphabetical order."""
+def blueprints(config: FrontConfig) -> Iterator[Blueprint]:
+    """The `blueprint` of every served module in `server/routes`, in alphabetical order."""
     for module in sorted(pkgutil.iter_modules(routes.__path__), key=lambda m: m.name):
         found = importlib.import_module(f"{routes.__name__}.{module.name}")
-        if hasattr(found, "blueprint"):
+        if hasattr(found, "blueprint") and is_served(found, config):
             yield found.blueprint
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ortloom.config import Config
 from ortloom.server.control import FrameReader, FrontReady, Handoff, frame
+from ortloom.server.engine_process import EngineProcess
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +71,7 @@ def hand_over(
     return Front(index=handoff.index, process=process, control=control)
 
 
-def terminate(process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> None:
+def terminate(process: EngineProcess, number: int = signal.SIGTERM) -> None:
     """Send a signal if the process still runs."""
     if process.poll() is None:
         process.send_signal(number)

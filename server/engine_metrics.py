@@ -78,9 +78,9 @@ class EngineFamilies:
                 "engine_sleep_state",
                 "1 for the state the engine is in.",
                 {
-                    ("sleep_state", "awake"): 1,
-                    ("sleep_state", "weights_offloaded"): 0,
-                    ("sleep_state", "discard_all"): 0,
+                    ("sleep_state", "awake"): int(stats.sleep_level == 0),
+                    ("sleep_state", "weights_offloaded"): int(stats.sleep_level == 1),
+                    ("sleep_state", "discard_all"): int(stats.sleep_level == 2),
                 },
             ),
         ]

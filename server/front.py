@@ -28,10 +28,12 @@ from ortloom.models.generation_config import GenerationDefaults
 from ortloom.models.manifest import Manifest
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.parent_death import die_with_parent
+from ortloom.runtime.streaming_client import StreamingClient
 from ortloom.runtime.zmq_client import ZmqClient
 from ortloom.server.app import create_app, route_lines
 from ortloom.server.context import FrontContext
 from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame, receive_handoff
+from ortloom.server.engineless import EnginelessClient
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.output_parsers import load_parsers
 from ortloom.server.protocol import LoomProtocol
@@ -67,7 +69,11 @@ def build_context(handoff: Handoff) -> FrontContext:
     return FrontContext(
         config=config,
         manifest=manifest,
-        client=ZmqClient(handoff.engine_address),
+        client=(
+            EnginelessClient(config, manifest)
+            if config.front.routes.render_only
+            else ZmqClient(handoff.engine_address)
+        ),
         metrics=FrontMetrics(names[0], limit, config.log.log_stats),
         tokenizer=tokenizer,
         chat_template=template,
@@ -153,7 +159,7 @@ def run_app(
 
 async def _report_ready(app: Sanic, front: FrontContext, link: SupervisorLink) -> None:
     client = front.client
-    if not isinstance(client, ZmqClient):
+    if not isinstance(client, StreamingClient):
         return
     try:
         ready = await client.wait_ready()

@@ -5,6 +5,9 @@ import json
 from ortloom.config import Config
 from ortloom.server.control import FrontReady
 
+NO_PROVIDER = "none"
+"""Provider name of a server without an engine."""
+
 
 def report_lines(ready: FrontReady) -> list[str]:
     """Sampling defaults, KV cache, provider with every losing one, routes."""
@@ -13,6 +16,8 @@ def report_lines(ready: FrontReady) -> list[str]:
     mib = engine.kv_cache_bytes / 2**20
     provider = engine.provider
     detail = f" ({provider.detail})" if provider.detail else ""
+    if provider.name == NO_PROVIDER:
+        return [ready.defaults, f"No engine: {provider.detail}", *_routes(ready)]
     lines = [
         ready.defaults,
         f"KV cache size: {tokens:,} tokens ({engine.num_blocks:,} blocks of "
@@ -22,17 +27,30 @@ def report_lines(ready: FrontReady) -> list[str]:
         f"Provider: {provider.name}, graph {provider.graph_variant}{detail}",
     ]
     lines += [f"Provider {name} not used: {why}" for name, why in provider.losing.items()]
-    lines.append("Available routes are:")
-    lines += [f"Route: {route}" for route in ready.routes]
-    return lines
+    return lines + _routes(ready)
+
+
+def _routes(ready: FrontReady) -> list[str]:
+    return ["Available routes are:", *(f"Route: {route}" for route in ready.routes)]
 
 
 def curl_line(config: Config, url: str | None) -> str:
     """A command that works as it stands (with a key set, the key is named, not shown)."""
     names = config.model.served_model_names or (config.model.bundle,)
-    body = {"model": names[0], "prompt": "The capital of France is", "max_tokens": 16}
+    body: dict[str, object] = {
+        "model": names[0],
+        "prompt": "The capital of France is",
+        "max_tokens": 16,
+    }
     text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
     key = " -H 'Authorization: Bearer '\"$VLLM_API_KEY\"" if config.front.api_keys else ""
     root = config.front.root_path.rstrip("/")
     where = f"{url}{root}" if url else f"--unix-socket '{config.front.uds}' http://localhost{root}"
-    return f"curl {where}/v1/completions -H 'Content-Type: application/json'{key} -d '{text}'"
+    path = "/v1/completions"
+    if config.front.routes.render_only:
+        path += "/render"
+    elif config.front.routes.tokens_only:
+        path = "/inference/v1/generate"
+        body = {"token_ids": [1], "sampling_params": {"max_tokens": 16}}
+        text = json.dumps(body)
+    return f"curl {where}{path} -H 'Content-Type: application/json'{key} -d '{text}'"

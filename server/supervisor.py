@@ -40,6 +40,7 @@ from ortloom.server.control import (
     Handoff,
     PushSnapshot,
 )
+from ortloom.server.engine_process import EngineProcess, NoEngine
 from ortloom.server.listening import CannotListen, bind, url_of
 from ortloom.server.spawn import (
     EarlyChildren,
@@ -141,8 +142,7 @@ class Supervisor:
         raise_file_limit()
         self._selector.register(self._signals.wake, selectors.EVENT_READ, None)
         early = self._early
-        self._engine = spawn_engine(self._address) if early is None else early.engine
-        configure_engine(self._engine, self._config)
+        self._engine = self._start_engine(early)
         for index in range(self._config.front.num_fronts):
             self._start_front(index)
         logs.set_up(self._config.log.level, "supervisor")
@@ -152,6 +152,13 @@ class Supervisor:
         finally:
             self._clean_up()
         return self._exit_code
+
+    def _start_engine(self, early: EarlyChildren | None) -> EngineProcess:
+        if self._config.front.routes.render_only:
+            return NoEngine()
+        engine = spawn_engine(self._address) if early is None else early.engine
+        configure_engine(engine, self._config)
+        return engine
 
     def _done(self) -> bool:
         return self._stopping and not self._fronts and self._engine.poll() is not None
@@ -364,8 +371,9 @@ class Supervisor:
 
     def _clean_up(self) -> None:
         self._kill_all()
-        for process in [self._engine, *(front.process for front in self._fronts.values())]:
-            process.wait()
+        self._engine.wait()
+        for front in self._fronts.values():
+            front.process.wait()
         self._selector.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._config.front.uds is not None:

@@ -99,16 +99,31 @@ void report(const Sampler& sampler, const RowView& view, const OrtloomLogprobs& 
   describe(*sampler.kernels, view, own, offset, draw.kept, out, scratch);
 }
 
+RowView raw_view(const Sampler& sampler, const float* logits, SampleScratch* scratch) {
+  scratch->raw_maxima.resize(scratch->maxima.size());
+  float* maxima = scratch->raw_maxima.data();
+  const float top = sampler.kernels->block_maxima(logits, sampler.vocab, maxima);
+  return {logits, maxima, sampler.vocab, 1.0f, top};
+}
+
 // Raw values: nothing is cut, and the mass is that of the whole row.
 void report_raw(const Sampler& sampler, const float* logits, const OrtloomLogprobs& out,
                 int64_t own, SampleScratch* scratch) {
   const SamplerKernels& kernels = *sampler.kernels;
-  scratch->raw_maxima.resize(scratch->maxima.size());
-  float* maxima = scratch->raw_maxima.data();
-  const float top = kernels.block_maxima(logits, sampler.vocab, maxima);
-  const RowView view{logits, maxima, sampler.vocab, 1.0f, top};
+  const RowView view = raw_view(sampler, logits, scratch);
   const double offset = out.kind == 1 ? log_normaliser(kernels, view) : 0.0;
   describe(kernels, view, own, offset, Kept{}, out, scratch);
+}
+
+// The drawn token in both distributions.
+void report_detail(const Sampler& sampler, const float* raw, const RowView& view, const Draw& draw,
+                   OrtloomSampleRow* row, SampleScratch* scratch) {
+  const SamplerKernels& kernels = *sampler.kernels;
+  const RowView unprocessed = raw_view(sampler, raw, scratch);
+  const float value = unprocessed.at(draw.token);
+  row->raw_logprob = static_cast<double>(value) - log_normaliser(kernels, unprocessed);
+  row->rank = kernels.count(unprocessed, value);
+  row->processed_logprob = static_cast<double>(view.at(draw.token)) - draw.log_mass;
 }
 
 SampleStatus sample(const Sampler& sampler, float* logits, OrtloomSampleRow* row) {
@@ -123,7 +138,7 @@ SampleStatus sample(const Sampler& sampler, float* logits, OrtloomSampleRow* row
   const float* raw = logits;
   const bool changes = processes(*row);
   if (changes) {
-    if (row->raw.kind != 0) {
+    if (row->raw.kind != 0 || row->detail != 0) {
       scratch.row.assign(logits, logits + vocab);
       raw = scratch.row.data();
     }
@@ -152,7 +167,11 @@ SampleStatus sample(const Sampler& sampler, float* logits, OrtloomSampleRow* row
   if (row->processed.kind != 0) {
     report(sampler, view, row->processed, draw.token, draw, &scratch);
   }
+  if (row->kept != nullptr) {
+    row->num_kept = list_kept(kernels, view, draw.kept, row->kept, row->kept_room, &scratch);
+  }
   if (row->raw.kind != 0) report_raw(sampler, raw, row->raw, draw.token, &scratch);
+  if (row->detail != 0) report_detail(sampler, raw, view, draw, row, &scratch);
   return kSampled;
 }
 

@@ -49,6 +49,13 @@ struct OrtloomSampleRow {
   int64_t position;  // tokens generated before this one
   OrtloomLogprobs raw;
   OrtloomLogprobs processed;
+  int64_t detail;            // not 0: the three below are wanted
+  double raw_logprob;        // out: of the token, before allowed ids and all that follows them
+  double processed_logprob;  // out: in the distribution it was drawn from
+  int64_t rank;              // out: how many raw values are at least the token's
+  int64_t* kept;      // null = not wanted; out: the tokens that survived masks and cuts, in order
+  int64_t kept_room;  // ids that fit there; the rest is left out, and all if none was cut or masked
+  int64_t num_kept;   // out: how many survived
   int64_t token;   // out: valid if status is 0
   int64_t status;  // out: a SampleStatus
 };

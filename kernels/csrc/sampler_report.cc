@@ -80,4 +80,17 @@ void describe(const SamplerKernels& kernels, const RowView& view, int64_t own, d
   }
 }
 
+int64_t list_kept(const SamplerKernels& kernels, const RowView& view, const Kept& kept,
+                  int64_t* ids, int64_t room, SampleScratch* scratch) {
+  const int64_t count = kept.all ? kernels.count(view, std::numeric_limits<float>::lowest())
+                                 : count_through(kernels, view, kept.last_key);
+  const int64_t listed = count == view.size ? 0 : std::min(count, room);
+  if (listed > 0) {
+    Selection selection(kernels, view, scratch);
+    const std::vector<uint64_t>& keys = selection.sorted_keys(selection.leading(listed));
+    for (int64_t i = 0; i < listed; ++i) ids[i] = key_id(keys[static_cast<size_t>(i)]);
+  }
+  return count;
+}
+
 }  // namespace ortloom

@@ -16,6 +16,11 @@ namespace ortloom {
 void describe(const SamplerKernels& kernels, const RowView& view, int64_t own, double offset,
               const Kept& kept, const OrtloomLogprobs& out, SampleScratch* scratch);
 
+// Writes the tokens that survived masks and cuts to `ids`, in order and `room` of them at most, but
+// none where that is the whole row. Gives their number.
+int64_t list_kept(const SamplerKernels& kernels, const RowView& view, const Kept& kept,
+                  int64_t* ids, int64_t room, SampleScratch* scratch);
+
 }  // namespace ortloom
 
 #endif  // ORTLOOM_SAMPLER_REPORT_H_

@@ -10,6 +10,7 @@ from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.chat_chunks import ChatChunks
 from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt, template_variables
+from ortloom.server.openai.detail import mask_member
 from ortloom.server.openai.generation import GenerationJob, generate
 from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames, prompt_logprobs
 from ortloom.server.openai.messages import text_of
@@ -152,7 +153,7 @@ def _top_logprobs(body: ChatCompletionRequest) -> int | None:
     if top is not None and (top < -1 or (top != 0 and not body.logprobs)):
         rule = "needs logprobs=true" if top >= -1 else "must be -1 or at least 0"
         raise InvalidRequest(f"top_logprobs {rule}.", "top_logprobs")
-    return (top or 0) if body.logprobs else None
+    return (top or 0) if body.logprobs or body.logprobs_detail else None
 
 
 def _logprobs(body: ChatCompletionRequest, top: int, front: FrontContext) -> ChatLogprobs:
@@ -231,11 +232,14 @@ def _choice(chat: Chat, sample: Sample) -> dict[str, Any]:
     return {
         "index": sample.index,
         "message": message,
-        "logprobs": None if logprobs is None else logprobs.build(sample.logprobs[hidden:]),
+        "logprobs": None
+        if logprobs is None
+        else logprobs.build(sample.logprobs[hidden:], sample.details[hidden:]),
         "finish_reason": chat.output.finish_reason(sample.finish_reason, bool(whole.calls)),
         "stop_reason": sample.stop_reason,
         "token_ids": sample.token_ids[hidden:] if chat.body.return_token_ids else None,
         "routed_experts": None,
+        **mask_member(chat.body, sample.masks[hidden:]),
     }
 
 

@@ -6,12 +6,14 @@ that shows nothing gives none, unless it ends the sample or its token ids were a
 of such a piece go with the next chunk.
 """
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ContentDelta
-from ortloom.runtime.messages import TokenLogprobs
+from ortloom.runtime.messages import SamplingMask, TokenDetail, TokenLogprobs
+from ortloom.server.openai.detail import mask_member
 from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta
 from ortloom.server.openai.reply import StreamUsage
 from ortloom.server.openai.sample import Piece
@@ -35,6 +37,21 @@ def delta_of(event: OutputEvent) -> dict[str, Any]:
             return {"content": None, "tool_calls": [{"index": index, "function": function}]}
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """What belongs to tokens of pieces that showed nothing yet."""
+
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    details: list[TokenDetail] = field(default_factory=list)
+    masks: list[SamplingMask] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        """Append a piece's."""
+        self.logprobs += piece.logprobs
+        self.details += piece.details
+        self.masks += piece.masks
+
+
 class ChatChunks:
     """Makes the events of one stream."""
 
@@ -43,7 +60,7 @@ class ChatChunks:
         self._head = chat.head("chat.completion.chunk")
         self._parses = chat.front.parsers.any or not chat.output.plain
         self._parts = [chat.output.follow() for _ in range(chat.job.n)]
-        self._unsent: list[list[TokenLogprobs]] = [[] for _ in range(chat.job.n)]
+        self._unsent = [_Unsent() for _ in range(chat.job.n)]
         body = chat.body
         hidden = chat.output.reasoning_parser is not None and not chat.output.include_reasoning
         self._shows_ids = bool(body.return_token_ids) and not hidden
@@ -78,14 +95,13 @@ class ChatChunks:
         self._chat.usage.add(piece)
         ends = piece.finish_reason is not None
         deltas = self._deltas(piece)
-        logprobs = self._unsent[piece.index] + piece.logprobs
-        self._unsent[piece.index] = []
+        waiting = self._unsent[piece.index]
+        waiting.add(piece)
         if not deltas:
             if not ends and not self._shows_ids:
-                if self._logprobs is not None:
-                    self._unsent[piece.index] = logprobs
                 return []
             deltas = [{}]
+        self._unsent[piece.index] = _Unsent()
         called = self._parts[piece.index].called
         reason = self._chat.output.finish_reason(piece.finish_reason, called)
         events = []
@@ -95,12 +111,15 @@ class ChatChunks:
             choice: dict[str, Any] = {
                 "index": piece.index,
                 "delta": delta,
-                "logprobs": self._logprobs.build(logprobs) if first and self._logprobs else None,
+                "logprobs": self._logprobs.build(waiting.logprobs, waiting.details)
+                if first and self._logprobs
+                else None,
                 "finish_reason": reason if last else None,
             }
             if ends and last:
                 choice["stop_reason"] = piece.stop_reason
             choice["token_ids"] = piece.token_ids if first and self._shows_ids else None
+            choice |= mask_member(self._chat.body, waiting.masks if first else [])
             event = self._event([choice])
             if ends and last and not self.usage.last:
                 event["system_fingerprint"] = self._head.fingerprint

@@ -11,6 +11,7 @@ from sanic import HTTPResponse, Request
 from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.runtime.messages import TokenLogprobs
 from ortloom.server.context import FrontContext
+from ortloom.server.openai.detail import add_detail_lists, mask_member
 from ortloom.server.openai.generation import GenerationJob, PromptJob, generate
 from ortloom.server.openai.lengths import COMPLETION_MAX_TOKENS
 from ortloom.server.openai.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
@@ -81,8 +82,9 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
         raise UnsupportedParameter("suffix is not supported.", "suffix")
     context = sampling_context(front)
     echo = bool(body.echo)
-    scored = body.logprobs if echo and body.prompt_logprobs is None else body.prompt_logprobs
-    params = sampling_params(body, context, body.logprobs, scored)
+    top = 0 if body.logprobs is None and body.logprobs_detail else body.logprobs
+    scored = top if echo and body.prompt_logprobs is None else body.prompt_logprobs
+    params = sampling_params(body, context, top, scored)
     budget = thinking_budget(body, None, front)
     constrained = params.structured_output is not None
     if constrained or budget is not None:
@@ -105,9 +107,7 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
         job=job,
         head=ReplyHead(response, "text_completion", front),
         usage=UsageCounter(job, front.config.front.enable_prompt_tokens_details),
-        logprobs=None
-        if body.logprobs is None
-        else CompletionLogprobs(names, body.logprobs, keep_all),
+        logprobs=None if top is None else CompletionLogprobs(names, top, keep_all),
     )
 
 
@@ -163,6 +163,8 @@ def _choice(completion: Completion, sample: Sample) -> dict[str, Any]:
     logprobs = None
     if completion.logprobs is not None:
         logprobs = completion.logprobs.build(token_ids, positions, 0)
+        if body.logprobs_detail:
+            add_detail_lists(logprobs, sample.details, len(positions) - len(sample.logprobs))
     listed = None
     if sample.prompt_logprobs is not None:
         listed = prompt_logprobs(sample.prompt_logprobs, completion.front.tokenizer)
@@ -176,6 +178,7 @@ def _choice(completion: Completion, sample: Sample) -> dict[str, Any]:
         "prompt_logprobs": listed,
         "prompt_token_ids": prompt.token_ids if body.return_token_ids else None,
         "routed_experts": None,
+        **mask_member(body, sample.masks),
     }
 
 
@@ -216,6 +219,8 @@ class _Chunks:
         logprobs = None
         if completion.logprobs is not None:
             logprobs = completion.logprobs.build(token_ids, positions, offset)
+            if body.logprobs_detail:
+                add_detail_lists(logprobs, piece.details, len(positions) - len(piece.logprobs))
         shows_prompt = first and (body.echo or body.return_token_ids)
         choice = {
             "index": piece.index,
@@ -225,6 +230,7 @@ class _Chunks:
             "stop_reason": piece.stop_reason,
             "prompt_token_ids": prompt.token_ids if shows_prompt else None,
             "token_ids": piece.token_ids if body.return_token_ids else None,
+            **mask_member(body, piece.masks),
         }
         event: dict[str, Any] = {**completion.head.members, "choices": [choice]}
         if self.usage.every:

@@ -3,10 +3,12 @@
 JSON has no infinity: values that are cut are written as `CUT`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ortloom.models.tokenizer import Tokenizer
-from ortloom.runtime.messages import TokenLogprobs
+from ortloom.runtime.messages import TokenDetail, TokenLogprobs
+from ortloom.server.openai.detail import add_details
 
 CUT = -9999.0
 """Logprob of a token that a mask or cut excludes (and of NaN)."""
@@ -111,7 +113,9 @@ class ChatLogprobs:
         self._names = names
         self._most = None if keep_all or top < 0 else top
 
-    def build(self, positions: list[TokenLogprobs]) -> dict[str, Any]:
+    def build(
+        self, positions: Sequence[TokenLogprobs], details: Sequence[TokenDetail] = ()
+    ) -> dict[str, Any]:
         """The member for consecutive tokens."""
         content = []
         for position in positions:
@@ -119,6 +123,7 @@ class ChatLogprobs:
             own = self._entry(rows[0])
             own["top_logprobs"] = [self._entry(row) for row in rows[: self._most]]
             content.append(own)
+        add_details(content, details)
         return {"content": content}
 
     def _entry(self, row: tuple[int, float, int]) -> dict[str, Any]:

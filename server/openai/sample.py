@@ -12,7 +12,13 @@ from ortloom.errors import RequestFailed
 from ortloom.models.detokenizer import IncrementalDetokenizer
 from ortloom.models.stop_strings import StopChecker
 from ortloom.models.tokenizer import Tokenizer
-from ortloom.runtime.messages import EngineOutput, FinishReason, TokenLogprobs
+from ortloom.runtime.messages import (
+    EngineOutput,
+    FinishReason,
+    SamplingMask,
+    TokenDetail,
+    TokenLogprobs,
+)
 from ortloom.runtime.sampling_params import SamplingParams
 
 
@@ -30,6 +36,8 @@ class Piece:
     output: EngineOutput
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    details: list[TokenDetail] = field(default_factory=list)
+    masks: list[SamplingMask] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -44,12 +52,16 @@ class Sample:
     num_cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    details: list[TokenDetail] = field(default_factory=list)
+    masks: list[SamplingMask] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         """Append what came."""
         self.text.append(piece.text)
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
+        self.details += piece.details
+        self.masks += piece.masks
         output = piece.output
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = output.prompt_logprobs
@@ -147,4 +159,6 @@ class SampleText:
             output=output,
             finish_reason="stop" if self.stopped else output.finish_reason,
             stop_reason=self._stops.matched if self.stopped else output.stop_reason,
+            details=(output.details or [])[:used],
+            masks=(output.masks or [])[:used],
         )

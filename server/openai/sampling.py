@@ -129,12 +129,32 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         logprob_token_ids=_logprob_ids(request.logprob_token_ids),
+        logprobs_detail=bool(request.logprobs_detail),
+        sampling_mask=bool(request.logprobs_detail),
         structured_output=constraint_of(request.response_format, request.structured_outputs),
         skip_special_tokens=request.skip_special_tokens is not False,
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         detokenize=context.tokenizer is not None,
     )
+    if context.config.model.return_sampling_mask:
+        check_replayable(params)
     return validated(params, context)
+
+
+def check_replayable(params: SamplingParams) -> None:
+    """What `--return-sampling-mask` asks of every request: a draw from a finite set.
+
+    Raises:
+        InvalidRequest: greedy, or no top_k.
+    """
+    if params.greedy:
+        raise InvalidRequest(
+            "This server returns sampling masks, so temperature must be above 0.", "temperature"
+        )
+    if params.top_k <= 0:
+        raise InvalidRequest(
+            "This server returns sampling masks, so top_k must be at least 1.", "top_k"
+        )
 
 
 def validated(params: SamplingParams, context: SamplingContext) -> SamplingParams:

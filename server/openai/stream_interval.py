@@ -53,4 +53,6 @@ def _joined(first: Piece, second: Piece) -> Piece:
         output=output,
         finish_reason=second.finish_reason,
         stop_reason=second.stop_reason,
+        details=first.details + second.details,
+        masks=first.masks + second.masks,
     )

@@ -75,6 +75,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     echo: bool | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
+    logprobs_detail: bool | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None

@@ -17,6 +17,7 @@ from ortloom.logs import say
 _COMMANDS = {
     "serve": "serve a bundle or checkpoint over the OpenAI HTTP API",
     "export": "turn a checkpoint into a bundle",
+    "launch": "serve what needs no engine: launch render",
     "bench": "measure a running server, or the engine in this process",
     "verify": "check every file of a bundle against its manifest",
     "cache": "list, prune or clear the bundles that serve exported",
@@ -25,7 +26,6 @@ _COMMANDS = {
 _NOT_YET = {
     "chat": "the interactive client",
     "complete": "the interactive client",
-    "launch": "the render server",
     "run-batch": "the batch runner",
     "preload": "the weight cache daemon",
     "snapshot": "process snapshots",

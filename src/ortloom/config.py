@@ -27,6 +27,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"
     ] = "raw_logprobs"
     skip_tokenizer_init: bool = False
+    return_sampling_mask: bool = False
+    enable_sleep_mode: bool = False
     seed: int = 0
     verify: bool = False
 
@@ -65,6 +67,25 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     require: str | None = None
     threads: int = 0
     cpu_affinity: tuple[int, ...] = ()
+
+
+class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Profiles of the engine's Python calls; `folder` None = there is no profiler."""
+
+    folder: str | None = None
+
+
+class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which routes there are beyond the usual ones. `tokens_only` leaves tokens in, tokens out;
+    `render_only` leaves what needs no engine, and none is started; `scale_out` False = its routes
+    answer 403."""
+
+    scale_out: bool = False
+    tokens_only: bool = False
+    render_only: bool = False
+    tokenizer_info: bool = False
+    dev_mode: bool = False
+    profiler: bool = False
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +138,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     enable_responses_store: bool = False
     access_log: bool = True
     access_log_skip: tuple[str, ...] = ()
+    routes: RouteConfig = RouteConfig()
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,3 +161,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     provider: ProviderConfig = ProviderConfig()
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()
+    profiler: ProfilerConfig = ProfilerConfig()

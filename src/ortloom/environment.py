@@ -20,6 +20,7 @@ HONOURED = frozenset(
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ENFORCE_STRICT_TOOL_CALLING",
+        "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_LOGGING_LEVEL",
         "VLLM_LOG_STATS_INTERVAL",
@@ -27,6 +28,7 @@ HONOURED = frozenset(
         "VLLM_MAX_NUM_BAD_WORDS",
         "VLLM_MAX_N_SEQUENCES",
         "VLLM_MAX_STOP_STRINGS",
+        "VLLM_SERVER_DEV_MODE",
     }
 )
 """Variables that do their work."""
@@ -59,7 +61,6 @@ NOT_YET = frozenset(
         "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
         "VLLM_DISABLE_LOG_LOGO",
         "VLLM_ENABLE_COHERE_API",
-        "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
         "VLLM_ENGINE_READY_TIMEOUT_S",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_GPU_MEMORY_UTILIZATION",
@@ -71,7 +72,6 @@ NOT_YET = frozenset(
         "VLLM_LOGGING_PREFIX",
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB",
         "VLLM_MAX_IMAGE_PIXELS",
-        "VLLM_SERVER_DEV_MODE",
         "VLLM_SKIP_MODEL_NAME_VALIDATION",
         "VLLM_SPECULATIVE_CONFIG",
         "VLLM_USE_MODELSCOPE",
@@ -96,6 +96,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_timeout: float | None = None
     responses_store: bool = False
     strict_tool_calls: bool = False
+    scale_out: bool = False
+    dev_mode: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -131,6 +133,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
             _either(env, "ORTLOOM_ENABLE_RESPONSES_API_STORE", "VLLM_ENABLE_RESPONSES_API_STORE")
         ),
         strict_tool_calls=env.get("VLLM_ENFORCE_STRICT_TOOL_CALLING", "0") not in ("", "0"),
+        dev_mode=_switch(env, "VLLM_SERVER_DEV_MODE"),
+        scale_out=_switch(env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS"),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
     )
@@ -143,6 +147,13 @@ def cache_root(environ: Mapping[str, str] | None = None) -> Path:
     if base.startswith("/"):  # the base directory specification ignores relative values
         return Path(base) / "ortloom"
     return Path(env.get("HOME") or "~").expanduser() / ".cache" / "ortloom"
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").strip().lower()
+    if text not in ("", "0", "1", "false", "true"):
+        raise ConfigError(f"{name}: must be 0 or 1, got '{text}'")
+    return text in ("1", "true")
 
 
 def _number(env: Mapping[str, str], name: str, least: float) -> float | None:

@@ -69,12 +69,22 @@ class FakeModelRunner:
         self.num_steps = 0
         self.num_warm_ups = 0
         self.removed = []
+        self.absent = {}  # part -> whether its files were dropped too
         self.chunks = defaultdict(list)
 
     def warm_up(self):
         self.num_warm_ups += 1
         if self.broken:
             raise Boom("the device is gone")
+
+    def release(self, part, discard):
+        assert part not in self.absent
+        self.absent[part] = discard
+        if part == "kv_cache":
+            self.memory.clear()
+
+    def restore(self, part):
+        del self.absent[part]
 
     def validate(self, request):
         grammar = request.sampling.structured_output
@@ -87,6 +97,7 @@ class FakeModelRunner:
         self.removed.append(request_id)
 
     def execute(self, plan):
+        assert not self.absent
         self.num_steps += 1
         if self.step_seconds:
             time.sleep(self.step_seconds)

@@ -10,6 +10,7 @@ import msgspec
 
 from ortloom.commands.arguments import Arguments
 from ortloom.commands.parser_settings import parser_settings
+from ortloom.commands.route_options import profiler_config, route_config
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -103,6 +104,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         ),
         front=_front(read, env),
         log=_log(read, env),
+        profiler=profiler_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
     return ServePlan(
@@ -147,6 +149,9 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         override_generation_config=_mapping(read, "--override-generation-config"),
         max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
         logprobs_mode=read.word("--logprobs-mode", "raw_logprobs"),
+        skip_tokenizer_init=read.get("--tokens-only", bool, False),
+        enable_sleep_mode=read.get("--enable-sleep-mode", bool, False),
+        return_sampling_mask=read.get("--return-sampling-mask", bool, False),
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
     )
@@ -252,6 +257,7 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         enable_responses_store=_responses_store(read, env),
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
+        routes=route_config(read.args, env),
     )
 
 

@@ -17,6 +17,7 @@ from ortloom.commands.config_file import config_tokens, split_config
 from ortloom.commands.configuration import ServePlan, build_plan
 from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
+from ortloom.commands.route_options import without_engine
 from ortloom.config import Config
 from ortloom.environment import Environment, cache_root, read_environment
 from ortloom.errors import ConfigError, ExportError, ManifestError
@@ -33,6 +34,8 @@ def run(
     tokens: list[str],
     early: EarlyChildren | None = None,
     signals: StartSignals | None = None,
+    *,
+    render_only: bool = False,
 ) -> int:
     """Run the command; returns the exit code of the supervisor.
 
@@ -41,6 +44,7 @@ def run(
         early: an engine and a front that wait for the configuration; the caller discards them if
             they were not used.
         signals: what watches for them; they interrupt an export.
+        render_only: serve what needs no engine, and start none.
     """
     table = flag_table()
     word = help_request(tokens)
@@ -51,6 +55,8 @@ def run(
         return 0
     env = read_environment()
     args, plan = make_plan(tokens, env, table)
+    if render_only:
+        plan = msgspec.structs.replace(plan, config=without_engine(plan.config))
     blank_arguments(_secrets(args))
     _warn_about_environment(env, args)
     _print_start(args, plan)

@@ -89,6 +89,8 @@ def params_of(generator, vocab):
         "allowed_token_ids": one_of(None, None, ids(30)),
         "logprobs": one_of(None, None, 0, min(vocab, 5), min(vocab, 70), -1),
     }
+    fields["logprobs_detail"] = one_of(False, False, True)
+    fields["sampling_mask"] = one_of(False, False, True)
     if fields["logprobs"] is not None:
         fields["logprob_token_ids"] = one_of(None, ids(2))
     return SamplingParams(**fields).validated(vocab, -1)

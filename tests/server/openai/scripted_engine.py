@@ -9,6 +9,7 @@ from ortloom.runtime.messages import (
     EngineStats,
     ProviderReport,
     RequestTimes,
+    TokenDetail,
     TokenLogprobs,
 )
 
@@ -21,6 +22,7 @@ class ScriptedEngine:
         step: tokens an output.
         refusal: raised before the first output.
         failure: (number of tokens, exception) raised after that many tokens.
+        mask: the sampling mask of every token.
         cached: num_cached_tokens of every request.
         hold: when set to an Event, outputs after the first wait for it.
     """
@@ -39,6 +41,7 @@ class ScriptedEngine:
         self.failure = None
         self.cached = 0
         self.hold = None
+        self.mask = [1, 2]
         self.requests = []
         self.open = set()
         self.stopped = []
@@ -105,6 +108,10 @@ class ScriptedEngine:
                 request_id=request.request_id,
                 new_token_ids=batch,
                 logprobs=self._logprobs(batch, sampling),
+                details=[TokenDetail(-1.5, -0.25, 7) for _ in batch]
+                if sampling.logprobs_detail
+                else None,
+                masks=[self.mask for _ in batch] if sampling.sampling_mask else None,
                 prompt_logprobs=self._prompt_logprobs(request) if first else None,
                 finish_reason=reason,
                 stop_reason=stop_reason,

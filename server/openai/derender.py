@@ -1,0 +1,404 @@
+"""From generated token ids back to the OpenAI reply or chunk that they stand for."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+from sanic import Request
+
+from ortloom.errors import InvalidRequest, SchemaViolation
+from ortloom.runtime.messages import EngineOutput
+from ortloom.server.context import FrontContext
+from ortloom.server.limits import decode_json
+from ortloom.server.metrics import FrontMetrics
+from ortloom.server.openai import chat, completions
+from ortloom.server.openai.generation import GenerationJob
+from ortloom.server.openai.replay import EventCatcher, ReplayClient, output_of, reply_of, unscored
+from ortloom.server.openai.to_engine import check_model, check_token_ids, engine_ready
+from ortloom.server.openai.wire_chat import ChatCompletionRequest, ChatMessage, TemplateFields
+from ortloom.server.openai.wire_common import GenerationRequest
+from ortloom.server.openai.wire_completion import CompletionRequest
+from ortloom.server.openai.wire_derender import (
+    DerenderChat,
+    DerenderCommon,
+    DerenderCompletion,
+    Generated,
+    StreamState,
+)
+
+Body = TypeVar("Body", bound=GenerationRequest)
+
+_CHAT_CHUNK = "chat.completion.chunk"
+_NOTHING = (b"", b"null")
+_TEXT_CHUNK = "text_completion"
+
+
+async def chat_reply(asked: DerenderChat, request: Request, front: FrontContext) -> dict[str, Any]:
+    """The chat completion of a generate reply.
+
+    Raises:
+        RequestError: what is wrong, naming the field.
+    """
+    check_model(asked.model, front)
+    reply = _required(asked.generate_response, "generate_response")
+    _check(reply, front)
+    body, fields = _chat_request(asked, [reply])
+    replayed = _front(front, [[output_of(choice)] for choice in reply.choices])
+    work = await chat.prepare(body, fields, request, replayed)
+    work.job = _with_prompts(work.job, [asked.prompt_token_ids or reply.prompt_token_ids])
+    answer = reply_of(await chat.answer(work))
+    count = asked.prompt_tokens
+    _finish(answer, "chatcmpl", [reply], None if count is None else [count])
+    return answer
+
+
+async def completion_reply(
+    asked: DerenderCompletion, request: Request, front: FrontContext
+) -> dict[str, Any]:
+    """The completion of one generate reply a prompt.
+
+    Raises:
+        RequestError: what is wrong, naming the field.
+    """
+    check_model(asked.model, front)
+    replies = _required(asked.generate_responses, "generate_responses")
+    if not replies:
+        raise InvalidRequest("generate_responses must not be empty.", "generate_responses")
+    for reply in replies:
+        _check(reply, front)
+    counts, ids = _of_each(asked, len(replies))
+    body = _completion_request(asked, replies, ids)
+    outputs = [[output_of(choice)] for reply in replies for choice in reply.choices]
+    work = await completions.prepare(body, request, _front(front, outputs))
+    if len(work.job.prompts) != len(replies):
+        raise InvalidRequest(
+            f"completion_request has {len(work.job.prompts)} prompts and generate_responses "
+            f"{len(replies)} entries.",
+            "generate_responses",
+        )
+    work.job = _with_prompts(work.job, ids)
+    answer = reply_of(await completions.answer(work))
+    _finish(answer, "cmpl", replies, counts)
+    return answer
+
+
+async def chat_chunk(asked: DerenderChat, request: Request, front: FrontContext) -> dict[str, Any]:
+    """The chat chunk of a generate chunk, and the state for the next one.
+
+    Raises:
+        RequestError: what is wrong, naming the field.
+    """
+    check_model(asked.model, front)
+    chunk = _required(asked.generate_chunk, "generate_chunk")
+    state = asked.stream_state or StreamState()
+    outputs = _outputs(chunk, state, front)
+    if outputs is None:
+        return _usage_chunk(chunk, state, _CHAT_CHUNK, "chatcmpl", front, asked.prompt_tokens)
+    body, fields = _chat_request(asked, [chunk])
+    work = await chat.prepare(body, fields, request, _front(front, [outputs]))
+    work.job = _with_prompts(work.job, [asked.prompt_token_ids or chunk.prompt_token_ids])
+    catcher = EventCatcher(request)
+    await chat.stream(work, cast(Request, catcher))
+    return _chunk_reply(chunk, state, catcher.events(), _CHAT_CHUNK, "chatcmpl", front)
+
+
+async def completion_chunk(
+    asked: DerenderCompletion, request: Request, front: FrontContext
+) -> dict[str, Any]:
+    """The completion chunk of a generate chunk, and the state for the next one.
+
+    Raises:
+        RequestError: what is wrong, naming the field.
+    """
+    check_model(asked.model, front)
+    chunk = _required(asked.generate_chunk, "generate_chunk")
+    state = asked.stream_state or StreamState()
+    outputs = _outputs(chunk, state, front)
+    count = asked.prompt_tokens if isinstance(asked.prompt_tokens, int) else None
+    if outputs is None:
+        return _usage_chunk(chunk, state, _TEXT_CHUNK, "cmpl", front, count)
+    given = [i for i in asked.prompt_token_ids or () if isinstance(i, int)]
+    ids = given or chunk.prompt_token_ids
+    body = _completion_request(asked, [chunk], [ids])
+    if isinstance(body.prompt, list):
+        body = msgspec.structs.replace(body, prompt=ids or [0])
+    work = await completions.prepare(body, request, _front(front, [outputs]))
+    work.job = _with_prompts(work.job, [ids])
+    catcher = EventCatcher(request)
+    await completions.stream(work, cast(Request, catcher))
+    return _chunk_reply(chunk, state, catcher.events(), _TEXT_CHUNK, "cmpl", front)
+
+
+def _required(value: Any, name: str) -> Any:
+    if value is None:
+        raise SchemaViolation(
+            f"1 validation error: Field required at 'body.{name}'.", f"body.{name}"
+        )
+    return value
+
+
+def _check(reply: Generated, front: FrontContext) -> None:
+    if reply.output_mode != "tokens":
+        raise InvalidRequest("Only replies in output_mode tokens can be derendered.", "output_mode")
+    most = engine_ready(front)
+    for choice in reply.choices:
+        ids = choice.token_ids or []
+        check_token_ids(ids, most.vocab_size)
+        content = choice.logprobs.content if choice.logprobs is not None else None
+        if content is not None and len(content) != len(ids):
+            raise InvalidRequest(
+                f"A choice has {len(ids)} token ids and {len(content)} logprobs.", "logprobs"
+            )
+
+
+def _of_each(
+    asked: DerenderCompletion, count: int
+) -> tuple[list[int] | None, list[list[int] | None]]:
+    """Prompt lengths and ids, one a reply."""
+    counts, ids = asked.prompt_tokens, asked.prompt_token_ids
+    if counts is not None and (not isinstance(counts, list) or len(counts) != count):
+        raise InvalidRequest(
+            f"prompt_tokens must be a list of {count}, as generate_responses is.", "prompt_tokens"
+        )
+    if ids is None:
+        replies = asked.generate_responses or []
+        return counts, [reply.prompt_token_ids for reply in replies]
+    if len(ids) != count or any(isinstance(i, int) for i in ids):
+        raise InvalidRequest(
+            f"prompt_token_ids must be a list of {count} lists, as generate_responses is.",
+            "prompt_token_ids",
+        )
+    return counts, [i if isinstance(i, list) else None for i in ids]
+
+
+def _chat_request(
+    asked: DerenderChat, replies: Sequence[Generated]
+) -> tuple[ChatCompletionRequest, TemplateFields]:
+    """What had been asked, or a request that fits the reply."""
+    raw = bytes(asked.chat_request)
+    if raw in _NOTHING:
+        body = ChatCompletionRequest()
+        fields = TemplateFields(messages=[ChatMessage(role="user", content="")])
+    else:
+        body = decode_json(raw, ChatCompletionRequest)
+        fields = decode_json(raw, TemplateFields)
+    top = _listed(replies)
+    if top is not None and not (body.logprobs or body.logprobs_detail):
+        body = msgspec.structs.replace(body, logprobs=True, top_logprobs=top)
+    elif top is None:
+        body = msgspec.structs.replace(body, logprobs=None, top_logprobs=None)
+    return _replayable(body, asked, replies), fields
+
+
+def _completion_request(
+    asked: DerenderCompletion, replies: Sequence[Generated], ids: Sequence[list[int] | None]
+) -> CompletionRequest:
+    """What had been asked, or a request that fits the replies."""
+    raw = bytes(asked.completion_request)
+    if raw in _NOTHING:
+        body = CompletionRequest(prompt=[i or [0] for i in ids])
+    else:
+        body = decode_json(raw, CompletionRequest)
+    top = _listed(replies)
+    if top is None or (body.logprobs is None and not body.logprobs_detail):
+        body = msgspec.structs.replace(body, logprobs=top)
+    return _replayable(body, asked, replies)
+
+
+def _replayable(body: Body, asked: DerenderCommon, replies: Sequence[Generated]) -> Body:
+    """The request without what only matters to an engine, for as many samples as there are."""
+    samples = {len(reply.choices) for reply in replies}
+    if len(samples) != 1 or samples == {0}:
+        raise InvalidRequest("Every reply must have the same number of choices.", "choices")
+    n = samples.pop()
+    detail = all(_has_detail(reply) for reply in replies)
+    return msgspec.structs.replace(
+        body,
+        model=None,
+        n=n,
+        temperature=1.0 if n > 1 else body.temperature,
+        stream=bool(asked.stream),
+        stream_options=None,
+        stream_interval=None,
+        prompt_logprobs=None,
+        logprobs_detail=bool(body.logprobs_detail) and detail,
+    )
+
+
+def _has_detail(reply: Generated) -> bool:
+    return all(output_of(choice).details is not None for choice in reply.choices)
+
+
+def _listed(replies: Sequence[Generated]) -> int | None:
+    """How many top tokens the replies list at most; None = no logprobs."""
+    found = [
+        len(entry.top_logprobs)
+        for reply in replies
+        for choice in reply.choices
+        if choice.logprobs is not None
+        for entry in choice.logprobs.content or ()
+    ]
+    return max(found) if found else None
+
+
+def _front(front: FrontContext, outputs: Sequence[Sequence[EngineOutput]]) -> FrontContext:
+    """The front with another engine, whose work is not counted."""
+    settings = msgspec.structs.replace(
+        front.config.front, enable_force_include_usage=False, enable_prompt_tokens_details=False
+    )
+    model = msgspec.structs.replace(front.config.model, return_sampling_mask=False, max_logprobs=-1)
+    ready = engine_ready(front)
+    return dataclasses.replace(
+        front,
+        config=msgspec.structs.replace(front.config, front=settings, model=model),
+        client=ReplayClient(ready, outputs),
+        metrics=_uncounted(front.metrics.model_name, ready.max_model_len),
+    )
+
+
+@lru_cache(maxsize=4)
+def _uncounted(model_name: str, max_model_len: int) -> FrontMetrics:
+    """Metrics nobody reads."""
+    return FrontMetrics(model_name, max_model_len, log_stats=False)
+
+
+def _with_prompts(job: GenerationJob, ids: Sequence[list[int] | None]) -> GenerationJob:
+    """The job with the prompts' real ids, where they are known: text goes on after them."""
+    prompts = [
+        dataclasses.replace(prompt, token_ids=list(given)) if given else prompt
+        for prompt, given in zip(job.prompts, ids, strict=True)
+    ]
+    return dataclasses.replace(job, prompts=prompts)
+
+
+def _finish(
+    answer: dict[str, Any], prefix: str, replies: Sequence[Generated], counts: list[int] | None
+) -> None:
+    """Id, time and prompt length are those of the replies."""
+    answer["id"] = _id(replies[0], prefix)
+    if replies[0].created is not None:
+        answer["created"] = replies[0].created
+    if counts is None:
+        counts = [int((reply.usage or {}).get("prompt_tokens") or 0) for reply in replies]
+    usage = answer["usage"]
+    usage["prompt_tokens"] = sum(counts)
+    usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def _id(reply: Generated, prefix: str) -> str:
+    given = (reply.request_id or "").removeprefix("generate-tokens-")
+    return f"{prefix}-{given.removeprefix(prefix + '-')}"
+
+
+# ---- chunks
+
+
+def _outputs(
+    chunk: Generated, state: StreamState, front: FrontContext
+) -> list[EngineOutput] | None:
+    """The sequence so far as engine outputs; None for a chunk that only tells usage."""
+    _check(chunk, front)
+    if not chunk.choices:
+        return None
+    if len(chunk.choices) > 1:
+        raise InvalidRequest("A chunk has one choice.", "generate_chunk")
+    before = state.output_token_ids
+    if sum(state.output_chunk_lens) != len(before):
+        raise InvalidRequest(
+            "output_chunk_lens must sum up to the number of output_token_ids.", "stream_state"
+        )
+    new = output_of(chunk.choices[0])
+    most = engine_ready(front)
+    check_token_ids(before, most.vocab_size)
+    if len(before) + len(new.new_token_ids) > most.max_model_len:
+        raise InvalidRequest(
+            f"stream_state holds more than the context of {most.max_model_len} tokens.",
+            "stream_state",
+        )
+    outputs, start = [], 0
+    for length in state.output_chunk_lens:
+        ids = before[start : start + length]
+        outputs.append(unscored(ids, new.logprobs is not None))
+        start += length
+    return [*outputs, new]
+
+
+def _chunk_reply(
+    chunk: Generated,
+    state: StreamState,
+    events: list[dict[str, Any]],
+    kind: str,
+    prefix: str,
+    front: FrontContext,
+) -> dict[str, Any]:
+    choice = chunk.choices[0]
+    ids = choice.token_ids or []
+    new = events[state.events :]
+    merged = _merged(new) if new else _head(chunk, kind, prefix, front)
+    if not new:
+        shown: dict[str, Any] = {"text": ""} if kind == _TEXT_CHUNK else {"delta": {}}
+        merged["choices"] = [{"index": 0, **shown, "logprobs": None, "finish_reason": None}]
+    merged["id"] = _id(chunk, prefix)
+    for entry in merged["choices"]:
+        entry["index"] = choice.index
+    if chunk.usage is not None:
+        merged["usage"] = chunk.usage
+    after = StreamState(
+        output_token_ids=state.output_token_ids + ids,
+        output_chunk_lens=[*state.output_chunk_lens, len(ids)],
+        events=len(events),
+    )
+    return {"chunk": merged, "stream_state": msgspec.to_builtins(after)}
+
+
+def _usage_chunk(
+    chunk: Generated,
+    state: StreamState,
+    kind: str,
+    prefix: str,
+    front: FrontContext,
+    prompt_tokens: int | None,
+) -> dict[str, Any]:
+    usage = None if chunk.usage is None else dict(chunk.usage)
+    if usage is not None and prompt_tokens is not None:
+        usage["prompt_tokens"] = prompt_tokens
+    body = {**_head(chunk, kind, prefix, front), "choices": [], "usage": usage}
+    return {"chunk": body, "stream_state": msgspec.to_builtins(state)}
+
+
+def _head(chunk: Generated, kind: str, prefix: str, front: FrontContext) -> dict[str, Any]:
+    return {
+        "id": _id(chunk, prefix),
+        "object": kind,
+        "created": chunk.created or 0,
+        "model": front.served_names[0],
+    }
+
+
+def _merged(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several events of one choice as one: the role and the first text come together."""
+    first = events[0]
+    for event in events[1:]:
+        first = {
+            **first,
+            **{k: v for k, v in event.items() if k != "choices"},
+            "choices": first["choices"],
+        }
+        for ours, more in zip(first["choices"], event["choices"], strict=True):
+            delta = ours.get("delta")
+            joined = _joined(delta, more.get("delta")) if isinstance(delta, dict) else None
+            ours.update(more)
+            if joined is not None:
+                ours["delta"] = joined
+    return first
+
+
+def _joined(first: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    out = dict(first)
+    for name, value in more.items():
+        known = out.get(name)
+        both = isinstance(value, str | list) and type(known) is type(value)
+        out[name] = known + value if both and name != "role" else value
+    return out
