@@ -14,6 +14,7 @@ from ortloom.errors import InvalidRequest
 from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
 from ortloom.runtime.grammar_trial import GrammarTrial
+from ortloom.runtime.grammars.select import check_options
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
 from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
 from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
@@ -77,13 +78,19 @@ class ModelRunner:
         self._session = session
         self._builder = InputBuilder(self.block_size, session.graph.io.positions_rows)
         eos = manifest.architecture.eos_token_ids
-        self._grammars = GrammarCompiler(
-            tokenizer_file,
+        outputs = config.structured_outputs
+        trial = None
+        if tokenizer_file is not None:
+            trial = GrammarTrial(tokenizer_file, self.vocab_size, eos, outputs)
+        self._grammars = GrammarCompiler(tokenizer_file, self.vocab_size, eos, trial, outputs)
+        self._sampler = Sampler(
             self.vocab_size,
-            eos,
-            None if tokenizer_file is None else GrammarTrial(tokenizer_file, self.vocab_size, eos),
+            config.model.logprobs_mode,
+            self._grammars,
+            jump_forward=outputs.jump_forward,
         )
-        self._sampler = Sampler(self.vocab_size, config.model.logprobs_mode, self._grammars)
+        if outputs.load_early and tokenizer_file is not None:
+            self._grammars.load()
 
     @classmethod
     def load(cls, config: Config) -> "ModelRunner":
@@ -95,6 +102,7 @@ class ModelRunner:
             ConfigError: KV cache or context settings that do not fit.
         """
         check_block_size(config.cache.block_size)
+        check_options(config.structured_outputs)
         machine.keep_to(config.provider.cpu_affinity)  # before any thread that computes is started
         folder = Path(config.model.bundle)
         manifest = Manifest.load(folder)

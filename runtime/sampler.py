@@ -47,6 +47,7 @@ class Sampler:
         grammars: compiler of constraints.
         native: True = by the op library, False = by NumPy, None = by the library if it is there and
             takes so large a vocabulary.
+        jump_forward: add the tokens that a grammar forces to those that are drawn.
 
     Raises:
         KernelUnavailable: the library is there, or asked for, but cannot be used.
@@ -58,9 +59,12 @@ class Sampler:
         logprobs_mode: LogprobsMode,
         grammars: GrammarCompiler,
         native: bool | None = None,
+        *,
+        jump_forward: bool = False,
     ) -> None:
         self._vocab_size = vocab_size
         self._grammars = grammars
+        self._jump_forward = jump_forward
         self._states: dict[str, SamplingState] = {}
         if native is None:
             native = vocab_size <= LARGEST_VOCABULARY and _has_library()
@@ -97,7 +101,12 @@ class Sampler:
                 states.append(self._start(request))
             else:
                 states.append(state)
-        return self._rows.sample(logits, states)
+        results = self._rows.sample(logits, states)
+        if self._jump_forward:
+            for used, result in zip(states, results, strict=True):
+                if isinstance(used, SamplingState) and used.jumps and result.token_id is not None:
+                    result.forced = used.forced_after(result.token_id)
+        return results
 
     def prompt_logprobs(
         self, logits: NDArray[np.float32], targets: Sequence[int], num_top: int
@@ -116,7 +125,9 @@ class Sampler:
 
     def _start(self, request: Request) -> SamplingState | RowResult:
         try:
-            state = SamplingState.start(request, self._vocab_size, self._grammars)
+            state = SamplingState.start(
+                request, self._vocab_size, self._grammars, self._jump_forward
+            )
         except InvalidRequest as error:  # a grammar that is compiled again
             return RowResult(error=str(error), error_param=GRAMMAR_PARAM)
         self._states[request.request_id] = state

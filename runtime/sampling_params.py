@@ -17,13 +17,17 @@ MAX_TOP_K = 2**31 - 1
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One constraint. `kind` json holds a JSON schema text, regex a pattern, grammar a Lark text,
-    choice a JSON list of strings; json_object any JSON object (value unused)."""
+    """One constraint.
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar"]
+    `kind` json holds a JSON schema text, regex a pattern, grammar an EBNF or Lark text, choice a
+    JSON list of strings, structural_tag its JSON; json_object any JSON object (value unused).
+    """
+
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
     value: str = ""
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -29,10 +29,13 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """`response_format`."""
+    """`response_format`; a structural tag has `format`, or `structures` and `triggers`."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    format: Any = None
+    structures: Any = None
+    triggers: Any = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True):

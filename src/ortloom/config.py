@@ -56,6 +56,22 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_num_queued_tokens: int | None = None
 
 
+class StructuredOutputsConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """Output bound to a form. `backend` is the grammar engine, auto = guidance, which is always
+    there; the two switches hold for every request, whatever it says itself. `jump_forward`: tokens
+    that a grammar leaves no choice for are computed as one step. `load_early`: the grammar engine
+    reads the tokenizer while the model loads, instead of at the first constrained request, which
+    stops the engine for about half a second then."""
+
+    backend: Literal["auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer"] = "auto"
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    jump_forward: bool = False
+    load_early: bool = False
+
+
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Execution provider. `provider` auto picks by hardware; any other value never falls back.
     `require` makes start-up fail unless auto picked that one. threads 0 = physical cores within
@@ -125,6 +141,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: ModelConfig
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     provider: ProviderConfig = ProviderConfig()
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.structured_outputs import structured_outputs
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -94,6 +95,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         model=_model(read, model),
         cache=_cache(read, env, notices),
         scheduler=_scheduler(read),
+        structured_outputs=structured_outputs(args, notices),
         provider=ProviderConfig(
             provider=read.word("--provider", "auto"),
             require=read.maybe("--require-provider", str),
