@@ -30,6 +30,16 @@ class StructuredOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     disable_additional_properties: bool = False
 
 
+class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Ends an output that repeats itself: `min_count` times in a row the same pattern of
+    `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens. A `max_pattern_size` of 0 is
+    off."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Immutable after `validated`. Field names and ranges are vLLM's.
 
@@ -64,6 +74,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     structured_output: StructuredOutput | None = None
+    repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
@@ -142,9 +153,33 @@ def check_ranges(p: SamplingParams) -> None:
         raise InvalidRequest("stop cannot contain an empty string.", "stop")
     if p.stop and not p.detokenize:
         raise InvalidRequest("stop strings need detokenize.", "stop")
+    if p.repetition_detection is not None:
+        check_repetition_detection(p.repetition_detection)
     for key, bias in (p.logit_bias or {}).items():
         if not _finite(bias):
             raise InvalidRequest(f"logit_bias[{key}] must be a finite number.", "logit_bias")
+
+
+LONGEST_PATTERN = 4096
+"""Longest pattern that repetition detection looks for, in tokens."""
+
+
+def check_repetition_detection(given: RepetitionDetection) -> None:
+    """Sizes that fit each other.
+
+    Raises:
+        InvalidRequest: they do not, or nothing could be a repetition.
+    """
+    name = "repetition_detection"
+    least, most = given.min_pattern_size, given.max_pattern_size
+    if not 0 <= least <= most <= LONGEST_PATTERN:
+        raise InvalidRequest(
+            f"{name} needs 0 <= min_pattern_size <= max_pattern_size <= {LONGEST_PATTERN}, "
+            f"got {least} and {most}.",
+            name,
+        )
+    if most > 0 and given.min_count < 2:
+        raise InvalidRequest(f"{name}.min_count must be at least 2, got {given.min_count}.", name)
 
 
 def check_logprobs(p: SamplingParams, max_logprobs: int, vocab_size: int | None) -> None:

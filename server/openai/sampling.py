@@ -12,6 +12,7 @@ from ortloom.models.generation_config import GenerationDefaults
 from ortloom.models.manifest import Architecture
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.server.openai.beam_search import BeamOptions
 from ortloom.server.openai.structured import constraint_of
 from ortloom.server.openai.wire_common import GenerationRequest
 
@@ -68,10 +69,6 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     Raises:
         UnsupportedParameter: naming the field.
     """
-    if request.use_beam_search:
-        raise UnsupportedParameter("Beam search is not supported.", "use_beam_search")
-    if request.repetition_detection is not None:
-        raise UnsupportedParameter("repetition_detection is not supported.", "repetition_detection")
     if request.thinking_token_budget is not None:
         raise UnsupportedParameter(
             "thinking_token_budget needs a reasoning parser, and none is set.",
@@ -110,10 +107,12 @@ def sampling_params(
     """
     refuse_unsupported(request)
     check_stream(request)
-    knobs: dict[str, Any] = {
-        name: _first(getattr(request, name), getattr(context.defaults, name), neutral)
-        for name, neutral in _NEUTRAL.items()
-    }
+    knobs: dict[str, Any] = dict(_NEUTRAL)
+    if not request.use_beam_search:  # beams are ranked by the model's own probabilities
+        knobs = {
+            name: _first(getattr(request, name), getattr(context.defaults, name), neutral)
+            for name, neutral in _NEUTRAL.items()
+        }
     architecture = context.architecture
     params = SamplingParams(
         **knobs,
@@ -138,6 +137,7 @@ def sampling_params(
         skip_special_tokens=request.skip_special_tokens is not False,
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         detokenize=context.tokenizer is not None,
+        repetition_detection=request.repetition_detection,
     )
     return validated(params, context)
 
@@ -150,6 +150,33 @@ def validated(params: SamplingParams, context: SamplingContext) -> SamplingParam
         if error.param in ANSWERED_WITHOUT_PARAM:
             error.param = None
         raise
+
+
+def beam_options(request: GenerationRequest, params: SamplingParams) -> BeamOptions | None:
+    """The beam search of a request that wants one; `n` is its width.
+
+    Raises:
+        InvalidRequest: a combination that cannot be, or a length penalty that is no number.
+    """
+    if not request.use_beam_search:
+        return None
+    if request.stream:
+        raise InvalidRequest("Beam search cannot be streamed.", "stream")
+    for name, given in (
+        ("structured_outputs", params.structured_output),
+        ("prompt_logprobs", params.prompt_logprobs),
+        ("bad_words", params.bad_words_token_ids),
+        ("allowed_token_ids", params.allowed_token_ids),
+        ("logit_bias", params.logit_bias),
+    ):
+        if given is not None:
+            raise InvalidRequest(f"{name} cannot be combined with use_beam_search.", name)
+    penalty = 1.0 if request.length_penalty is None else request.length_penalty
+    if not -10.0 <= penalty <= 10.0:
+        raise InvalidRequest(
+            f"length_penalty must be between -10 and 10, got {penalty}.", "length_penalty"
+        )
+    return BeamOptions(params.n, penalty)
 
 
 def for_sample(params: SamplingParams, max_tokens: int, index: int) -> SamplingParams:

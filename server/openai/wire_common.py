@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ortloom.runtime.sampling_params import RepetitionDetection
+
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -98,5 +100,5 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
     vllm_xargs: dict[str, Any] | None = None
-    repetition_detection: dict[str, Any] | None = None
+    repetition_detection: RepetitionDetection | None = None
     thinking_token_budget: int | None = None
