@@ -90,6 +90,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     error_kind: Literal["invalid", "capacity", "internal"] | None = None
     error_param: str | None = None
     arrivals: list[StepArrival] = []  # the client's: the steps that brought the tokens
+    part: bool = False  # holds further prompt_logprobs only; the output itself follows
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True):

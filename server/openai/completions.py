@@ -14,6 +14,7 @@ from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob, generate
 from ortloom.server.openai.lengths import COMPLETION_MAX_TOKENS
 from ortloom.server.openai.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
+from ortloom.server.openai.off_loop import built, entry_count
 from ortloom.server.openai.prompts import Prompt, parse_prompts
 from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
@@ -132,9 +133,13 @@ async def answer(completion: Completion) -> HTTPResponse:
             samples[piece.index].add(piece)
     for sample in samples:
         completion.usage.add_sample(sample)
+    choices = [
+        await built(entry_count(s.logprobs, s.prompt_logprobs), _choice, completion, s)
+        for s in samples
+    ]
     body = {
         **completion.head.members,
-        "choices": [_choice(completion, sample) for sample in samples],
+        "choices": choices,
         "service_tier": None,
         "system_fingerprint": completion.head.fingerprint,
         "usage": completion.usage.whole(),
@@ -179,7 +184,8 @@ async def stream(completion: Completion, request: Request) -> None:
     pieces = every(completion.pieces(), completion.body.stream_interval)
     async with SseWriter(request) as sse, aclosing(pieces):
         async for piece in pieces:
-            await sse.send(chunks.chunk(piece))
+            entries = entry_count(piece.logprobs, piece.output.prompt_logprobs)
+            await sse.send(await built(entries, chunks.chunk, piece))
         if chunks.usage.last:
             await sse.send(chunks.last())
 
