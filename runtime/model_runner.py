@@ -34,6 +34,7 @@ from ortloom.runtime.scheduler_output import (
 )
 from ortloom.runtime.session import MAX_LOGITS_ROWS, OrtSession
 from ortloom.runtime.structured_output import GrammarCompiler
+from ortloom.runtime.user_processors import UserProcessors
 from ortloom.runtime.weight_pages import drop_clean_pages, read_in_huge_pages
 
 _PROFILE_BLOCKS = 2
@@ -83,11 +84,16 @@ class ModelRunner:
         if tokenizer_file is not None:
             trial = GrammarTrial(tokenizer_file, self.vocab_size, eos, outputs)
         self._grammars = GrammarCompiler(tokenizer_file, self.vocab_size, eos, trial, outputs)
+        model = config.model
+        self._users = UserProcessors(
+            model.logits_processors, model.logits_processor_pattern, self.vocab_size
+        )
         self._sampler = Sampler(
             self.vocab_size,
             config.model.logprobs_mode,
             self._grammars,
             jump_forward=outputs.jump_forward,
+            users=self._users,
         )
         if outputs.load_early and tokenizer_file is not None:
             self._grammars.load()
@@ -245,6 +251,7 @@ class ModelRunner:
                 "prompt",
             )
         request.sampling.validated(self.vocab_size, self._max_logprobs)
+        self._users.validate(request.sampling)
         if request.sampling.structured_output is not None:
             self._grammars.validate(request.sampling.structured_output)
 

@@ -20,6 +20,7 @@ from ortloom.runtime.request import Request
 from ortloom.runtime.sampling_state import NOT_FINITE, SamplingState
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.token_draw import draw_token, scaled_by
+from ortloom.runtime.user_processors import UserProcessorFailed
 
 
 class NumpySampler:
@@ -76,7 +77,10 @@ class NumpySampler:
             if wants and self._mode.startswith("raw"):
                 raw = row.copy()
             state.observe()
-            state.processors.apply(row, output, honour_min_tokens=not complete)
+            try:
+                state.processors.apply(row, output, honour_min_tokens=not complete)
+            except UserProcessorFailed as error:
+                return RowResult(error=str(error))
         if grammar is not None or state.processors.active:
             pick = int(row.argmax())
             if not np.isfinite(row[pick]):

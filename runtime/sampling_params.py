@@ -1,6 +1,6 @@
 """Sampling parameters of one request, as the engine sees them (token ids only, no text)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,6 +40,15 @@ class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True):
     min_count: int = 0
 
 
+class LogitsProcessorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A logits processor that a request names. With `args` or `kwargs` it is called with them and
+    gives the processor; without both it is the processor."""
+
+    qualname: str
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Immutable after `validated`. Field names and ranges are vLLM's.
 
@@ -75,6 +84,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprob_token_ids: list[int] | None = None
     structured_output: StructuredOutput | None = None
     repetition_detection: RepetitionDetection | None = None
+    extra_args: dict[str, Any] | None = None  # for users' logits processors
+    logits_processors: list[LogitsProcessorSpec] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True

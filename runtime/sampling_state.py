@@ -8,6 +8,7 @@ from ortloom.runtime.request import Request
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.structured_output import GrammarCompiler, GrammarState
+from ortloom.runtime.user_processors import UserProcessors
 
 if TYPE_CHECKING:
     from ortloom.runtime.native_sampler import NativeRow
@@ -43,6 +44,7 @@ class SamplingState:
         vocab_size: int,
         grammars: GrammarCompiler,
         jump_forward: bool = False,
+        users: UserProcessors | None = None,
     ) -> "SamplingState":
         """The state of a request whose output has not been looked at.
 
@@ -50,13 +52,16 @@ class SamplingState:
             request: of the scheduler.
             vocab_size: V.
             grammars: compiler of constraints.
-            jump_forward: add forced tokens; a request with logprobs computes each one all the same.
+            jump_forward: add forced tokens; a request with logprobs or with processors of a user
+                computes each one all the same.
+            users: the server's processors of users.
 
         Raises:
             InvalidRequest: its grammar cannot be compiled.
         """
         params = request.sampling
-        processors = LogitsProcessors(params, request.prompt_token_ids, vocab_size)
+        custom = [] if users is None else users.for_request(params)
+        processors = LogitsProcessors(params, request.prompt_token_ids, vocab_size, custom)
         grammar = None
         if params.structured_output is not None:
             ends = params.eos_token_ids + params.secondary_eos_token_ids
@@ -64,7 +69,7 @@ class SamplingState:
         plain = (
             params.greedy and params.logprobs is None and grammar is None and not processors.active
         )
-        jumps = jump_forward and grammar is not None and params.logprobs is None
+        jumps = jump_forward and grammar is not None and params.logprobs is None and not custom
         return cls(request, processors, grammar, plain, jumps)
 
     def observe(self) -> None:

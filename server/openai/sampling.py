@@ -11,7 +11,7 @@ from ortloom.errors import InvalidRequest, SchemaViolation, UnsupportedParameter
 from ortloom.models.generation_config import GenerationDefaults
 from ortloom.models.manifest import Architecture
 from ortloom.models.tokenizer import Tokenizer
-from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.runtime.sampling_params import LogitsProcessorSpec, SamplingParams
 from ortloom.server.openai.beam_search import BeamOptions
 from ortloom.server.openai.structured import constraint_of
 from ortloom.server.openai.wire_common import GenerationRequest
@@ -138,6 +138,8 @@ def sampling_params(
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         detokenize=context.tokenizer is not None,
         repetition_detection=request.repetition_detection,
+        extra_args=request.vllm_xargs,
+        logits_processors=_logits_processors(request.logits_processors, context.config),
     )
     return validated(params, context)
 
@@ -203,6 +205,19 @@ def _stop(stop: str | list[str] | None, max_stop_strings: int) -> list[str]:
             "body.stop",
         )
     return listed
+
+
+def _logits_processors(
+    given: list[str | LogitsProcessorSpec] | None, config: Config
+) -> list[LogitsProcessorSpec] | None:
+    if not given:
+        return None
+    if config.model.logits_processor_pattern is None:
+        raise UnsupportedParameter(
+            "logits_processors needs a server started with --logits-processor-pattern.",
+            "logits_processors",
+        )
+    return [LogitsProcessorSpec(item) if isinstance(item, str) else item for item in given]
 
 
 def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:

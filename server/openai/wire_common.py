@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ortloom.runtime.sampling_params import RepetitionDetection
+from ortloom.runtime.sampling_params import LogitsProcessorSpec, RepetitionDetection
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -101,4 +101,5 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     ec_transfer_params: dict[str, Any] | None = None
     vllm_xargs: dict[str, Any] | None = None
     repetition_detection: RepetitionDetection | None = None
+    logits_processors: list[str | LogitsProcessorSpec] | None = None
     thinking_token_budget: int | None = None

@@ -26,6 +26,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     logprobs_mode: Literal[
         "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"
     ] = "raw_logprobs"
+    logits_processors: tuple[str, ...] = ()  # users' classes, module:Class
+    logits_processor_pattern: str | None = None  # of those that requests may name
     skip_tokenizer_init: bool = False
     seed: int = 0
     verify: bool = False

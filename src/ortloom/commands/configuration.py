@@ -148,6 +148,8 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         override_generation_config=_mapping(read, "--override-generation-config"),
         max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
         logprobs_mode=read.word("--logprobs-mode", "raw_logprobs"),
+        logits_processors=read.strings("--logits-processors"),
+        logits_processor_pattern=read.maybe("--logits-processor-pattern", str),
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
     )
