@@ -76,7 +76,9 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
     """
     check_model(body.model, front)
     if body.prompt_embeds is not None:
-        raise UnsupportedParameter("prompt_embeds is not enabled.", "prompt_embeds")
+        raise UnsupportedParameter(
+            "prompt_embeds needs a server started with --enable-prompt-embeds.", "prompt_embeds"
+        )
     if body.suffix:
         raise UnsupportedParameter("suffix is not supported.", "suffix")
     context = sampling_context(front)
