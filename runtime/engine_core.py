@@ -32,6 +32,7 @@ from ortloom.runtime.policies import load_policy
 from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_limits import StepLimits
+from ortloom.runtime.wide_outputs import in_messages
 
 log = logging.getLogger("ortloom.engine")
 
@@ -354,7 +355,8 @@ class EngineCore:
         stats = self.scheduler.stats() if outputs else None
         for client, items in outputs.items():
             if client in self._clients:
-                messages.append((client, EngineOutputs(items, stats, now)))
+                for part in in_messages(items):
+                    messages.append((client, EngineOutputs(part, stats, now)))
         due = self._announce or now - self._last_broadcast >= STATS_INTERVAL
         if due or (messages and not self.scheduler.has_work):
             messages += self._broadcast(now)

@@ -19,6 +19,7 @@ class EngineCounters:
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self.num_partial_prefills = 0
+        self.jump_forward_tokens = 0
         self.iteration_tokens = [0] * (len(ITERATION_TOKENS_BUCKETS) + 1)
         self.iteration_tokens_sum = 0
         self.admission_rejections = 0
@@ -61,6 +62,7 @@ class EngineCounters:
             prefix_cache_queries=self.prefix_cache_queries,
             prefix_cache_hits=self.prefix_cache_hits,
             num_partial_prefills=self.num_partial_prefills,
+            jump_forward_tokens=self.jump_forward_tokens,
             iteration_tokens=list(self.iteration_tokens),
             iteration_tokens_sum=self.iteration_tokens_sum,
             admission_rejections=self.admission_rejections,

@@ -6,9 +6,13 @@ first constraint: its import would be a tenth of the engine's start.
 """
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ortloom.errors import InvalidRequest
+from ortloom.runtime.grammars.schema_options import SchemaOptions
+from ortloom.runtime.grammars.structural_tag import parse_structural_tag
+from ortloom.runtime.grammars.structural_tag_lark import structural_tag_lark
 from ortloom.runtime.sampling_params import StructuredOutput
 
 MAX_BYTES = 128 * 1024
@@ -44,32 +48,96 @@ def compile_limits() -> "LLParserLimits":
     )
 
 
-def grammar_text(constraint: StructuredOutput) -> str:
-    """The grammar in the engine's own form.
+def check_size(constraint: StructuredOutput) -> None:
+    """Refuse what no engine should look at.
 
     Raises:
-        InvalidRequest: empty, too large, too deeply nested, or not of its kind.
+        InvalidRequest: empty, too large or too deeply nested.
     """
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
-
     text = constraint.value
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidRequest(f"The constraint is longer than {MAX_BYTES} bytes.", _PARAM)
     if _nesting(text) > MAX_NESTING:
         raise InvalidRequest(f"The constraint is nested deeper than {MAX_NESTING}.", _PARAM)
+    if constraint.kind != "json_object" and not text.strip():
+        raise InvalidRequest(f"The {constraint.kind} constraint must not be empty.", _PARAM)
+
+
+def schema_options(constraint: StructuredOutput) -> SchemaOptions:
+    """The constraint's options for JSON schemas."""
+    return SchemaOptions(
+        any_whitespace=not constraint.disable_any_whitespace,
+        whitespace_pattern=constraint.whitespace_pattern,
+        additional_properties=not constraint.disable_additional_properties,
+    )
+
+
+def schema_of(constraint: StructuredOutput) -> dict[str, Any]:
+    """The JSON schema of a json or json_object constraint, with the options that it can say.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if constraint.kind == "json_object":
+        return {"type": "object"}
+    schema = _load(constraint.value, "a JSON schema")
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequest("A JSON schema must be an object or a boolean.", _PARAM)
+    return schema_options(constraint).schema(schema)
+
+
+def choices_of(constraint: StructuredOutput) -> list[str]:
+    """The texts of a choice constraint.
+
+    Raises:
+        InvalidRequest: it is no list of strings, or a long one.
+    """
+    items = _load(constraint.value, "a JSON list of strings")
+    if not isinstance(items, list) or not items:
+        raise InvalidRequest("choice must be a non-empty list of strings.", _PARAM)
+    if len(items) > MAX_CHOICES:
+        raise InvalidRequest(f"choice has more than {MAX_CHOICES} entries.", _PARAM)
+    if not all(isinstance(item, str) for item in items):
+        raise InvalidRequest("choice must hold strings only.", _PARAM)
+    return items
+
+
+def grammar_text(
+    constraint: StructuredOutput, with_specials: Callable[[str], list[str | int]]
+) -> str:
+    """The grammar in llguidance's own form.
+
+    Args:
+        constraint: what is asked for.
+        with_specials: cuts a text at its special tokens.
+
+    Raises:
+        InvalidRequest: empty, too large, too deeply nested, or not of its kind.
+    """
+    from llguidance import LLMatcher
+
+    check_size(constraint)
+    text = constraint.value
     try:
-        if constraint.kind == "json_object":
-            return _json_schema({"type": "object"}, constraint)
-        if constraint.kind == "json":
-            return _json_schema(_load(text, "a JSON schema"), constraint)
-        if constraint.kind == "choice":
-            return _choice(_load(text, "a JSON list of strings"))
-        if not text.strip():
-            raise InvalidRequest(f"The {constraint.kind} constraint must not be empty.", _PARAM)
-        if constraint.kind == "regex":
-            return str(LLMatcher.grammar_from_regex(text))
-        return str(LLMatcher.grammar_from_lark(any_to_lark(text)))
+        match constraint.kind:
+            case "json" | "json_object":
+                return str(
+                    LLMatcher.grammar_from_json_schema(
+                        schema_of(constraint), overrides=schema_options(constraint).guidance()
+                    )
+                )
+            case "choice":
+                quoted = (json.dumps(c, ensure_ascii=False) for c in choices_of(constraint))
+                return str(LLMatcher.grammar_from_lark(f"start: {' | '.join(quoted)}"))
+            case "regex":
+                return str(LLMatcher.grammar_from_regex(text))
+            case "grammar":
+                return str(LLMatcher.grammar_from_lark(to_lark(text)))
+            case "structural_tag":
+                lark = structural_tag_lark(
+                    parse_structural_tag(text), with_specials, schema_options(constraint), to_lark
+                )
+                return str(LLMatcher.grammar_from_lark(lark))
     except InvalidRequest:
         raise
     except Exception as error:  # the converters raise many kinds for bad text
@@ -77,33 +145,15 @@ def grammar_text(constraint: StructuredOutput) -> str:
         raise InvalidRequest(f"Invalid {constraint.kind} constraint: {reason}", _PARAM) from None
 
 
-def _json_schema(schema: object, constraint: StructuredOutput) -> str:
-    if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
-    if not isinstance(schema, dict):
-        raise InvalidRequest("A JSON schema must be an object or a boolean.", _PARAM)
-    options: dict[str, object] = {
-        "whitespace_flexible": not constraint.disable_any_whitespace,
-        "coerce_one_of": True,  # oneOf as anyOf: exclusion cannot be seen token by token
-    }
-    if constraint.whitespace_pattern is not None:
-        options["whitespace_pattern"] = constraint.whitespace_pattern
-    from llguidance import LLMatcher
+def to_lark(text: str) -> str:
+    """An EBNF or Lark grammar as Lark.
 
-    return str(LLMatcher.grammar_from_json_schema(schema, overrides=options))
+    Raises:
+        Exception: of many kinds, for text that is neither.
+    """
+    from llguidance.gbnf_to_lark import any_to_lark
 
-
-def _choice(items: object) -> str:
-    if not isinstance(items, list) or not items:
-        raise InvalidRequest("choice must be a non-empty list of strings.", _PARAM)
-    if len(items) > MAX_CHOICES:
-        raise InvalidRequest(f"choice has more than {MAX_CHOICES} entries.", _PARAM)
-    if not all(isinstance(item, str) for item in items):
-        raise InvalidRequest("choice must hold strings only.", _PARAM)
-    from llguidance import LLMatcher
-
-    quoted = " | ".join(json.dumps(item, ensure_ascii=False) for item in items)
-    return str(LLMatcher.grammar_from_lark(f"start: {quoted}"))
+    return str(any_to_lark(text))
 
 
 def _load(text: str, what: str) -> object:

@@ -17,16 +17,17 @@ from typing import IO
 
 import msgspec
 
+from ortloom.config import StructuredOutputsConfig
 from ortloom.errors import InvalidRequest
 from ortloom.runtime.sampling_params import StructuredOutput
 
 WALL_SECONDS = 30.0
-"""For one constraint, the worker's start included; its own limit of CPU time is lower."""
+"""For one constraint, the worker's start included; the limit of processor time is lower."""
 
 _MODULE = "ortloom.runtime.grammar_worker"
 _LENGTH_BYTES = 4
 _PARAM = "structured_outputs"
-_TOO_MUCH = "The constraint takes too much time or memory to compile."
+TOO_MUCH = "The constraint takes too much time or memory to compile."
 
 Worker = subprocess.Popen[bytes]
 
@@ -38,13 +39,22 @@ class GrammarTrial:
         tokenizer_file: the bundle's tokenizer.json.
         vocab_size: V.
         eos_token_ids: the model's primary end ids.
+        options: the grammar engine, and what holds for all constraints.
     """
 
-    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        options: StructuredOutputsConfig | None = None,
+    ) -> None:
+        chosen = msgspec.json.encode(options or StructuredOutputsConfig()).decode()
         self._command = [
             *(sys.executable, "-P", "-m", _MODULE),
             *("--parent", str(os.getpid()), "--tokenizer", str(tokenizer_file)),
             *("--vocab-size", str(vocab_size), "--eos", *map(str, eos_token_ids)),
+            *("--options", chosen),
         ]
         self._lock = threading.Lock()
         self._worker: Worker | None = None
@@ -63,7 +73,7 @@ class GrammarTrial:
                 answer = self._ask(message)  # it had just ended for want of work
             if answer is None:
                 self.close()
-                raise InvalidRequest(_TOO_MUCH, _PARAM)
+                raise InvalidRequest(TOO_MUCH, _PARAM)
         refusal = msgspec.msgpack.decode(answer, type=str | None)
         if refusal is not None:
             raise InvalidRequest(refusal, _PARAM)

@@ -3,29 +3,30 @@
 Compiling a grammar cannot be interrupted, and some small ones never end (a schema's `multipleOf`
 with a large divisor). Reads frames from standard input, each a four-byte little-endian length and a
 msgpack `StructuredOutput`; answers each with a frame that holds null or why the constraint is
-refused. Limits its own CPU time before each one and its memory once. Ends when its input ends, when
-it has been idle for a while, and with its parent.
+refused. Each one is compiled in a child of this process, which has the byte table already, under a
+limit of processor time and of memory: a constraint that takes too much ends its child only. Ends
+when its input ends, when it has been idle for a while, and with its parent.
 """
 
 import argparse
 import os
 import resource
 import select
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from ortloom.config import StructuredOutputsConfig
 from ortloom.errors import InvalidRequest
 from ortloom.parent_death import die_with_parent
+from ortloom.runtime.grammar_trial import TOO_MUCH
+from ortloom.runtime.grammars.select import COMPILE_SECONDS, MEMORY_BYTES
 from ortloom.runtime.sampling_params import StructuredOutput
 from ortloom.runtime.structured_output import GrammarCompiler
 
-CPU_SECONDS = 3
-"""Processor time for one constraint; what is compiled here is compiled again in the engine."""
-
-MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 IDLE_SECONDS = 60.0
 
 LENGTH_BYTES = 4
@@ -50,11 +51,26 @@ def read_exactly(descriptor: int, count: int) -> bytes:
     return data
 
 
-def _limit_cpu() -> None:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    used = int(usage.ru_utime + usage.ru_stime) + 1
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (used + CPU_SECONDS, hard))
+def in_child(compiler: GrammarCompiler, constraint: StructuredOutput, seconds: float) -> str | None:
+    """The verdict of a child process, which may take `seconds` of processor time."""
+    source, target = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            os.write(target, msgspec.msgpack.encode(verdict(compiler, constraint)))
+        finally:
+            os._exit(0)
+    os.close(target)
+    data = b""
+    while more := os.read(source, 1 << 16):
+        data += more
+    os.close(source)
+    os.waitpid(child, 0)
+    if not data:
+        return TOO_MUCH
+    return msgspec.msgpack.decode(data, type=str | None)
 
 
 def _limit(kind: int, most: int) -> None:
@@ -64,16 +80,15 @@ def _limit(kind: int, most: int) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def serve(compiler: GrammarCompiler, source: int, target: int) -> None:
+def serve(compiler: GrammarCompiler, source: int, target: int, seconds: float) -> None:
     """Answer constraints until the input ends or nothing comes for IDLE_SECONDS."""
     while select.select([source], [], [], IDLE_SECONDS)[0]:
         head = read_exactly(source, LENGTH_BYTES)
         if len(head) < LENGTH_BYTES:
             return
         body = read_exactly(source, int.from_bytes(head, "little"))
-        _limit_cpu()
         constraint = msgspec.msgpack.decode(body, type=StructuredOutput)
-        answer = msgspec.msgpack.encode(verdict(compiler, constraint))
+        answer = msgspec.msgpack.encode(in_child(compiler, constraint, seconds))
         os.write(target, len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
 
 
@@ -84,12 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--vocab-size", type=int, required=True)
     parser.add_argument("--eos", type=int, nargs="*", default=[])
-    options = parser.parse_args(arguments)
-    die_with_parent(options.parent)
-    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    parser.add_argument("--options", default="{}")
+    given = parser.parse_args(arguments)
+    die_with_parent(given.parent)
+    options = msgspec.json.decode(given.options, type=StructuredOutputsConfig)
+    _limit(resource.RLIMIT_AS, MEMORY_BYTES[options.backend])
     _limit(resource.RLIMIT_CORE, 0)
-    compiler = GrammarCompiler(options.tokenizer, options.vocab_size, options.eos)
-    serve(compiler, sys.stdin.fileno(), sys.stdout.fileno())
+    compiler = GrammarCompiler(given.tokenizer, given.vocab_size, given.eos, None, options)
+    compiler.load()
+    seconds = COMPILE_SECONDS[options.backend]
+    serve(compiler, sys.stdin.fileno(), sys.stdout.fileno(), seconds)
 
 
 if __name__ == "__main__":

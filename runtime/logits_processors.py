@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ortloom.runtime.bad_words import BadWords
 from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.runtime.user_processors import RowProcessor, apply_all
 
 NEG_INF = np.float32(-np.inf)
 
@@ -103,6 +104,7 @@ class LogitsProcessors:
         allowed: ascending ids [n] i64 that alone may be drawn, or None.
         end_ids: ids [n] i64 held back until `min_tokens` are out.
         bias_ids: ids [n] i64 that `bias` [n] f32 is added to.
+        custom: users' functions; the op library cannot run them.
         repetition: penalty of `seen`, the ids of prompt and output; None = off.
         frequency, presence: penalties of `output`, the ids of the output; None = off.
 
@@ -111,6 +113,7 @@ class LogitsProcessors:
         prompt: the prompt's ids, for the repetition penalty.
         vocab_size: V; ids outside are ignored.
         text: words that must not appear in the text.
+        custom: users' functions.
     """
 
     __slots__ = (
@@ -121,6 +124,7 @@ class LogitsProcessors:
         "allowed",
         "bias",
         "bias_ids",
+        "custom",
         "end_ids",
         "frequency",
         "output",
@@ -135,8 +139,10 @@ class LogitsProcessors:
         prompt: Sequence[int],
         vocab_size: int,
         text: BadWords | None = None,
+        custom: Sequence[RowProcessor] = (),
     ) -> None:
         self._text = text
+        self.custom = tuple(custom)
         self.allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         words = [w for w in params.bad_words_token_ids or () if w and w[-1] < vocab_size]
         self._bad_words = [(w[:-1], w[-1]) for w in words]
@@ -157,6 +163,7 @@ class LogitsProcessors:
             self.allowed is not None
             or self._bad_words
             or text is not None
+            or self.custom
             or (self._min_tokens > 0 and len(self.end_ids))
             or len(self.bias_ids)
             or repeats
@@ -201,6 +208,9 @@ class LogitsProcessors:
             row: logits of one request.
             output: the request's generated ids so far.
             honour_min_tokens: False when a finished grammar leaves only the end tokens.
+
+        Raises:
+            UserProcessorFailed: a user's function failed.
         """
         if self.allowed is not None:
             kept = row[self.allowed]
@@ -213,6 +223,8 @@ class LogitsProcessors:
             row[self.end_ids] = NEG_INF
         if len(self.bias_ids):
             row[self.bias_ids] += self.bias
+        if self.custom:
+            apply_all(self.custom, output, row)
         if self.seen is not None:
             ids = self.seen.ids
             values = row[ids]

@@ -126,6 +126,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     details: list[TokenDetail] | None = None
     masks: list[SamplingMask] | None = None
     arrivals: list[StepArrival] = []  # the client's: the steps that brought the tokens
+    part: bool = False  # holds further prompt_logprobs only; the output itself follows
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True):
@@ -148,6 +149,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     num_partial_prefills: int = 0  # steps' chunks that did not finish their prompt
+    jump_forward_tokens: int = 0  # tokens that needed no decode step of their own
     iteration_tokens: list[int] = []
     iteration_tokens_sum: int = 0
     admission_rejections: int = 0

@@ -14,6 +14,7 @@ from ortloom.errors import EngineError, InvalidRequest
 from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
 from ortloom.runtime.grammar_trial import GrammarTrial
+from ortloom.runtime.grammars.select import check_options
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
 from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
 from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_size, plan_kv
@@ -35,6 +36,7 @@ from ortloom.runtime.scheduler_output import (
 )
 from ortloom.runtime.session import MAX_LOGITS_ROWS, OrtSession
 from ortloom.runtime.structured_output import GrammarCompiler
+from ortloom.runtime.user_processors import UserProcessors
 from ortloom.runtime.weight_pages import drop_clean_pages, read_in_huge_pages
 
 _PROFILE_BLOCKS = 2
@@ -79,16 +81,27 @@ class ModelRunner:
         self._session = session
         self._builder = InputBuilder(self.block_size, session.graph.io.positions_rows)
         eos = manifest.architecture.eos_token_ids
-        self._grammars = GrammarCompiler(
-            tokenizer_file,
-            self.vocab_size,
-            eos,
-            None if tokenizer_file is None else GrammarTrial(tokenizer_file, self.vocab_size, eos),
+        outputs = config.structured_outputs
+        trial = None
+        if tokenizer_file is not None:
+            trial = GrammarTrial(tokenizer_file, self.vocab_size, eos, outputs)
+        self._grammars = GrammarCompiler(tokenizer_file, self.vocab_size, eos, trial, outputs)
+        model = config.model
+        self._users = UserProcessors(
+            model.logits_processors, model.logits_processor_pattern, self.vocab_size
         )
         self._residence: Residence | None = None
         self._loaded = True
         self._absent: set[str] = set()
-        self._sampler = Sampler(self.vocab_size, config.model.logprobs_mode, self._grammars)
+        self._sampler = Sampler(
+            self.vocab_size,
+            config.model.logprobs_mode,
+            self._grammars,
+            jump_forward=outputs.jump_forward,
+            users=self._users,
+        )
+        if outputs.load_early and tokenizer_file is not None:
+            self._grammars.load()
 
     @classmethod
     def load(cls, config: Config) -> "ModelRunner":
@@ -100,6 +113,7 @@ class ModelRunner:
             ConfigError: KV cache or context settings that do not fit.
         """
         check_block_size(config.cache.block_size)
+        check_options(config.structured_outputs)
         machine.keep_to(config.provider.cpu_affinity)  # before any thread that computes is started
         folder = Path(config.model.bundle)
         manifest = Manifest.load(folder)
@@ -243,6 +257,7 @@ class ModelRunner:
                 "prompt",
             )
         request.sampling.validated(self.vocab_size, self._max_logprobs)
+        self._users.validate(request.sampling)
         if request.sampling.structured_output is not None:
             self._grammars.validate(request.sampling.structured_output)
         if request.sampling.thinking is not None:

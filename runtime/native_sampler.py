@@ -116,7 +116,8 @@ class NativeRow:
             grammar.advance(request.output_token_ids)
             complete = grammar.complete
             if grammar.error is None:
-                row.grammar = grammar.bitmask().ctypes.data
+                grammar.bitmask()
+                row.grammar = grammar.address
             failure = state.grammar_failure()
             if failure is not None:
                 return failure

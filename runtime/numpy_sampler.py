@@ -21,6 +21,7 @@ from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.runtime.sampling_state import NOT_FINITE, SamplingState
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.token_draw import Draw, draw_token, ordered, scaled_by
+from ortloom.runtime.user_processors import UserProcessorFailed
 
 
 class NumpySampler:
@@ -77,7 +78,10 @@ class NumpySampler:
             if params.logprobs_detail or (wants and self._mode.startswith("raw")):
                 raw = row.copy()
             state.observe()
-            state.processors.apply(row, output, honour_min_tokens=not complete)
+            try:
+                state.processors.apply(row, output, honour_min_tokens=not complete)
+            except UserProcessorFailed as error:
+                return RowResult(error=str(error))
         if grammar is not None or state.processors.active:
             pick = int(row.argmax())
             if not np.isfinite(row[pick]):

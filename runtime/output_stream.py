@@ -10,7 +10,7 @@ from ortloom.errors import (
     QueueFull,
     RequestFailed,
 )
-from ortloom.runtime.messages import EngineOutput, StepArrival
+from ortloom.runtime.messages import EngineOutput, StepArrival, TokenLogprobs
 
 
 def merge(older: EngineOutput, newer: EngineOutput) -> EngineOutput:
@@ -55,12 +55,19 @@ class OutputStream:
 
     def __init__(self) -> None:
         self._output: EngineOutput | None = None
+        self._parts: list[TokenLogprobs | None] = []
         self._error: EngineError | None = None
         self._news = asyncio.Event()
         self.ended = False
 
     def push(self, output: EngineOutput) -> None:
-        """Add an output; stamps when its tokens arrived."""
+        """Add an output; stamps when its tokens arrived. Parts wait for their output."""
+        if output.part:
+            self._parts += output.prompt_logprobs or ()
+            return
+        if self._parts:
+            output.prompt_logprobs = self._parts + (output.prompt_logprobs or [])
+            self._parts = []
         if output.new_token_ids:
             output.arrivals = [StepArrival(time.monotonic(), len(output.new_token_ids))]
         self._output = output if self._output is None else merge(self._output, output)

@@ -26,6 +26,7 @@ from ortloom.runtime.sampling_state import (
 )
 from ortloom.runtime.scheduler_output import RowResult
 from ortloom.runtime.structured_output import GrammarCompiler
+from ortloom.runtime.user_processors import UserProcessors
 
 __all__ = ["GRAMMAR_PARAM", "NOTHING_ALLOWED", "NOT_FINITE", "Sampler"]
 
@@ -47,6 +48,8 @@ class Sampler:
         grammars: compiler of constraints.
         native: True = by the op library, False = by NumPy, None = by the library if it is there and
             takes so large a vocabulary.
+        jump_forward: add the tokens that a grammar forces to those that are drawn.
+        users: the server's processors of users.
 
     Raises:
         KernelUnavailable: the library is there, or asked for, but cannot be used.
@@ -58,9 +61,15 @@ class Sampler:
         logprobs_mode: LogprobsMode,
         grammars: GrammarCompiler,
         native: bool | None = None,
+        *,
+        jump_forward: bool = False,
+        users: UserProcessors | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._grammars = grammars
+        self._jump_forward = jump_forward
+        self._users = users
+        self._python = NumpySampler(vocab_size, logprobs_mode)
         self._states: dict[str, SamplingState] = {}
         if native is None:
             native = vocab_size <= LARGEST_VOCABULARY and _has_library()
@@ -97,7 +106,29 @@ class Sampler:
                 states.append(self._start(request))
             else:
                 states.append(state)
-        return self._rows.sample(logits, states)
+        own = self._sample_custom(logits, states)
+        results = self._rows.sample(logits, states)
+        for row, result in own.items():
+            results[row] = result
+        if self._jump_forward:
+            for used, result in zip(states, results, strict=True):
+                if isinstance(used, SamplingState) and used.jumps and result.token_id is not None:
+                    result.forced = used.forced_after(result.token_id)
+        return results
+
+    def _sample_custom(
+        self, logits: NDArray[np.float32], states: list[SamplingState | RowResult]
+    ) -> dict[int, RowResult]:
+        """Results of the rows with processors of users, which only NumPy can run; their places
+        among `states` are taken out."""
+        found: dict[int, RowResult] = {}
+        if self._users is None:
+            return found
+        for row, state in enumerate(states):
+            if isinstance(state, SamplingState) and state.processors.custom:
+                (found[row],) = self._python.sample(logits[row : row + 1], [state])
+                states[row] = RowResult()
+        return found
 
     def prompt_logprobs(
         self, logits: NDArray[np.float32], targets: Sequence[int], num_top: int
@@ -116,8 +147,10 @@ class Sampler:
 
     def _start(self, request: Request) -> SamplingState | RowResult:
         try:
-            state = SamplingState.start(request, self._vocab_size, self._grammars)
+            state = SamplingState.start(
+                request, self._vocab_size, self._grammars, self._jump_forward, self._users
+            )
         except InvalidRequest as error:  # a grammar that is compiled again
-            return RowResult(error=str(error), error_param=GRAMMAR_PARAM)
+            return RowResult(error=str(error), error_param=error.param or GRAMMAR_PARAM)
         self._states[request.request_id] = state
         return state

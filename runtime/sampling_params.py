@@ -1,6 +1,6 @@
 """Sampling parameters of one request, as the engine sees them (token ids only, no text)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,13 +18,36 @@ MAX_TOP_K = 2**31 - 1
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One constraint. `kind` json holds a JSON schema text, regex a pattern, grammar a Lark text,
-    choice a JSON list of strings; json_object any JSON object (value unused)."""
+    """One constraint.
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar"]
+    `kind` json holds a JSON schema text, regex a pattern, grammar an EBNF or Lark text, choice a
+    JSON list of strings, structural_tag its JSON; json_object any JSON object (value unused).
+    """
+
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
     value: str = ""
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Ends an output that repeats itself: `min_count` times in a row the same pattern of
+    `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens. A `max_pattern_size` of 0 is
+    off."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
+class LogitsProcessorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A logits processor that a request names. With `args` or `kwargs` it is called with them and
+    gives the processor; without both it is the processor."""
+
+    qualname: str
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,6 +88,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     sampling_mask: bool = False  # what each draw could have taken
     structured_output: StructuredOutput | None = None
     thinking: Thinking | None = None  # the constraint begins, and the budget ends, with it
+    repetition_detection: RepetitionDetection | None = None
+    extra_args: dict[str, Any] | None = None  # for users' logits processors
+    logits_processors: list[LogitsProcessorSpec] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
@@ -150,9 +176,33 @@ def check_ranges(p: SamplingParams) -> None:
         raise InvalidRequest("stop cannot contain an empty string.", "stop")
     if p.stop and not p.detokenize:
         raise InvalidRequest("stop strings need detokenize.", "stop")
+    if p.repetition_detection is not None:
+        check_repetition_detection(p.repetition_detection)
     for key, bias in (p.logit_bias or {}).items():
         if not _finite(bias):
             raise InvalidRequest(f"logit_bias[{key}] must be a finite number.", "logit_bias")
+
+
+LONGEST_PATTERN = 4096
+"""Longest pattern that repetition detection looks for, in tokens."""
+
+
+def check_repetition_detection(given: RepetitionDetection) -> None:
+    """Sizes that fit each other.
+
+    Raises:
+        InvalidRequest: they do not, or nothing could be a repetition.
+    """
+    name = "repetition_detection"
+    least, most = given.min_pattern_size, given.max_pattern_size
+    if not 0 <= least <= most <= LONGEST_PATTERN:
+        raise InvalidRequest(
+            f"{name} needs 0 <= min_pattern_size <= max_pattern_size <= {LONGEST_PATTERN}, "
+            f"got {least} and {most}.",
+            name,
+        )
+    if most > 0 and given.min_count < 2:
+        raise InvalidRequest(f"{name}.min_count must be at least 2, got {given.min_count}.", name)
 
 
 def check_logprobs(p: SamplingParams, max_logprobs: int, vocab_size: int | None) -> None:

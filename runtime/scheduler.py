@@ -275,13 +275,12 @@ class Scheduler:
                 self._finish(request, "length", None)  # nothing was to be generated
             return 0
         assert row.token_id is not None
-        request.token_ids.append(row.token_id)
-        first = request.num_output_tokens == 1
+        first = request.num_output_tokens == 0
         request.times.last_token = now
         if first:
             request.times.first_token = now
         output = self._output(request)
-        output.new_token_ids = [row.token_id]
+        finish = self._append(request, [row.token_id, *row.forced], output)
         if row.logprobs is not None:
             output.logprobs = [row.logprobs]
         if row.detail is not None:
@@ -291,11 +290,25 @@ class Scheduler:
         if first:
             output.times = _copy(request.times)
             output.prompt_logprobs = _prompt_logprobs(request)
-        if finish := check_finish(request):
+        if finish:
             self._finish(request, *finish, output=output)
         else:
             self._emit(request, output)
-        return 1
+        generated = len(output.new_token_ids)
+        self.counters.jump_forward_tokens += generated - 1
+        return generated
+
+    def _append(
+        self, request: Request, tokens: list[int], output: EngineOutput
+    ) -> tuple[FinishReason, int | None] | None:
+        """Add tokens up to one that ends the request; why it ends, if it does."""
+        for count, token in enumerate(tokens, 1):
+            request.token_ids.append(token)
+            if finish := check_finish(request):
+                output.new_token_ids = tokens[:count]
+                return finish
+        output.new_token_ids = tokens
+        return None
 
     def _keep_prompt_logprobs(self, item: ScheduledRequest, row: RowResult) -> None:
         """Keep entries of positions start+1 ..; a recomputed chunk repeats some."""

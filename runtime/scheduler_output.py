@@ -41,6 +41,7 @@ class RowResult:
     `token_id` is None when the chunk did not sample. `prompt_logprobs` holds the entries of the
     prompt positions start+1 .. start+num_tokens (those inside the prompt), if asked for.
     `detail` and `mask` are there if the request asks for them.
+    `forced` are the tokens that follow `token_id` because the grammar leaves no choice for them.
     `error` means this request failed (for example its grammar) while the rest of the step stands;
     `error_param` names the field of the request that is to blame, None = none of them.
     """
@@ -48,6 +49,7 @@ class RowResult:
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    forced: list[int] = field(default_factory=list)
     error: str | None = None
     error_param: str | None = None
     detail: TokenDetail | None = None

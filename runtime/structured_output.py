@@ -1,8 +1,9 @@
 """Grammar-constrained output: compiling constraints and following them token by token.
 
-The grammar engine is llguidance. The tokenizer's byte table is read from the bundle's tokenizer
-file at the first constrained request, so an engine that sees none never pays for it. Compiled
-grammars are kept in a small LRU; each request follows its own copy.
+The grammar engine is llguidance, or one of `grammars/` that the server was told to use. The
+tokenizer's byte table is read from the bundle's tokenizer file at the first constrained request, so
+an engine that sees none never pays for it. Compiled grammars are kept in a small LRU; each request
+follows its own copy.
 
 `GrammarCompiler` may be used from several threads: requests are checked beside the running engine.
 A request's state is a function of its output tokens only: it catches up before each use, so
@@ -15,20 +16,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ortloom.config import StructuredOutputsConfig
 from ortloom.errors import InvalidRequest
-from ortloom.runtime.grammar_source import compile_limits, grammar_text
 from ortloom.runtime.grammar_trial import GrammarTrial
+from ortloom.runtime.grammars.backend import GrammarBackend, GrammarMatcher
+from ortloom.runtime.grammars.select import make_backend
+from ortloom.runtime.grammars.vocabulary import GrammarVocabulary
 from ortloom.runtime.logits_processors import packed_bits
 from ortloom.runtime.sampling_params import StructuredOutput
 from ortloom.runtime.vocabulary_bytes import VocabularyBytes
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
 
 CACHED_GRAMMARS = 64
 
@@ -49,6 +50,10 @@ class GrammarState:
         end_ids: ids that end the request; allowed whenever the grammar may stop.
         vocab_size: V.
         clock: processor seconds of this thread.
+
+    Attributes:
+        address: where the words that `bitmask` writes are.
+        error: why the request cannot go on, or None.
     """
 
     __slots__ = (
@@ -58,15 +63,17 @@ class GrammarState:
         "_end_bits",
         "_end_ids",
         "_ended",
+        "_masked",
         "_matcher",
         "_spent",
         "_vocab_size",
+        "address",
         "error",
     )
 
     def __init__(
         self,
-        matcher: "LLMatcher",
+        matcher: GrammarMatcher,
         end_ids: Sequence[int],
         vocab_size: int,
         clock: Callable[[], float] = time.thread_time,
@@ -77,6 +84,8 @@ class GrammarState:
         self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
         self._vocab_size = vocab_size
         self._bits: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
+        self.address: int = self._bits.ctypes.data
+        self._masked = -1  # output tokens the bits are valid after
         self._end_bits = packed_bits(self._end_ids, vocab_size)
         self._consumed = 0
         self._ended = False
@@ -135,13 +144,34 @@ class GrammarState:
         if self._spent > FREE_SECONDS + SECONDS_A_TOKEN * self._consumed:
             self.error = self.error or "The constraint is too expensive to follow."
 
+    def forced(self) -> int | None:
+        """The one token that can come next, or None if there are several or none.
+
+        Sets `error` as `mask` does; None then.
+        """
+        if self._ended:
+            return None
+        words = self.bitmask()
+        if self.error is not None:
+            return None
+        (places,) = np.nonzero(words)
+        if len(places) != 1:
+            return None
+        word = int(words[places[0]]) & 0xFFFFFFFF
+        if word & (word - 1):
+            return None
+        return int(places[0]) * 32 + word.bit_length() - 1
+
     def _mask(self) -> None:
+        if self._masked == self._consumed:
+            return
         if self.complete:
             self._bits[:] = self._end_bits
         else:
-            self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+            self._matcher.unsafe_compute_mask_ptr(self.address, self._bits.nbytes)
             if self._matcher.is_accepting():
                 self._bits |= self._end_bits
+        self._masked = self._consumed
         self._check()
 
     def _check(self) -> None:
@@ -155,7 +185,7 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _stopped(matcher: "LLMatcher") -> str:
+def _stopped(matcher: GrammarMatcher) -> str:
     return f"The constraint cannot be followed further: {_one_line(matcher.get_error())}"
 
 
@@ -171,6 +201,7 @@ class GrammarCompiler:
         vocab_size: number of logits columns, V.
         eos_token_ids: the model's primary end ids.
         trial: where constraints that nobody vouches for are tried out first; None = nowhere.
+        options: the grammar engine, and what holds for all constraints.
     """
 
     def __init__(
@@ -179,16 +210,25 @@ class GrammarCompiler:
         vocab_size: int,
         eos_token_ids: Sequence[int],
         trial: GrammarTrial | None = None,
+        options: StructuredOutputsConfig | None = None,
     ) -> None:
-        self._file = tokenizer_file
         self.vocabulary = VocabularyBytes(tokenizer_file, vocab_size)
         self._trial = trial
+        self._options = options or StructuredOutputsConfig()
         self._vocab_size = vocab_size
-        self._eos = [t for t in eos_token_ids if 0 <= t < vocab_size]
-        self._tokenizer: LLTokenizer | None = None
-        self._cache: OrderedDict[StructuredOutput, LLMatcher] = OrderedDict()
+        self._vocabulary = GrammarVocabulary(tokenizer_file, vocab_size, eos_token_ids)
+        self._backend: GrammarBackend | None = None
+        self._backend_lock = threading.Lock()
+        self._cache: OrderedDict[StructuredOutput, GrammarMatcher] = OrderedDict()
         self._cache_lock = threading.Lock()
-        self._tokenizer_lock = threading.Lock()
+
+    def load(self) -> None:
+        """Read the byte table now, instead of at the first constraint.
+
+        Raises:
+            InvalidRequest: there is no tokenizer.
+        """
+        self._engine()
 
     def validate(self, constraint: StructuredOutput) -> None:
         """Try a constraint out and compile it, so that `start` finds it ready.
@@ -196,6 +236,7 @@ class GrammarCompiler:
         Raises:
             InvalidRequest: as `compile`, or it takes too much time or memory.
         """
+        constraint = self._effective(constraint)
         with self._cache_lock:
             known = constraint in self._cache
         if not known and self._trial is not None:
@@ -207,22 +248,19 @@ class GrammarCompiler:
         if self._trial is not None:
             self._trial.close()
 
-    def compile(self, constraint: StructuredOutput) -> "LLMatcher":
+    def compile(self, constraint: StructuredOutput) -> GrammarMatcher:
         """A fresh matcher at the start of the grammar.
 
         Raises:
             InvalidRequest: the constraint cannot be compiled, is over a limit, or allows nothing.
         """
+        constraint = self._effective(constraint)
         with self._cache_lock:
             found = self._cache.get(constraint)
             if found is not None:
                 self._cache.move_to_end(constraint)
                 return found.deep_copy()
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(
-            self._load_tokenizer(), grammar_text(constraint), log_level=0, limits=compile_limits()
-        )
+        matcher = self._engine().compile(constraint)
         self._check_satisfiable(matcher, constraint)
         with self._cache_lock:
             self._cache[constraint] = matcher
@@ -242,25 +280,30 @@ class GrammarCompiler:
         """
         matcher = self.compile(constraint)
         ends = [t for t in end_ids if 0 <= t < self._vocab_size]
-        return GrammarState(matcher, [*ends, *self._eos], self._vocab_size)
+        return GrammarState(matcher, [*ends, *self._vocabulary.end_ids], self._vocab_size)
 
-    def _load_tokenizer(self) -> "LLTokenizer":
-        from llguidance import LLTokenizer
+    def _effective(self, constraint: StructuredOutput) -> StructuredOutput:
+        """A constraint with what the server adds to all of them."""
+        options = self._options
+        if options.disable_any_whitespace and not constraint.disable_any_whitespace:
+            constraint = msgspec.structs.replace(constraint, disable_any_whitespace=True)
+        if options.disable_additional_properties and not constraint.disable_additional_properties:
+            constraint = msgspec.structs.replace(constraint, disable_additional_properties=True)
+        return constraint
 
-        with self._tokenizer_lock:
-            if self._tokenizer is None:
-                if self._file is None:
-                    raise InvalidRequest("The bundle has no tokenizer, so no grammar.", _PARAM)
-                text = self._file.read_text(encoding="utf-8")
-                eos = self._eos or None
-                self._tokenizer = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=eos)
-            return self._tokenizer
+    def _engine(self) -> GrammarBackend:
+        with self._backend_lock:
+            if self._backend is None:
+                self._backend = make_backend(self._options, self._vocabulary)
+                self._vocabulary.tokenizer()
+            return self._backend
 
-    def _check_satisfiable(self, matcher: "LLMatcher", constraint: StructuredOutput) -> None:
+    def _check_satisfiable(self, matcher: GrammarMatcher, constraint: StructuredOutput) -> None:
         probe = matcher.deep_copy()
         empty = False
         if not probe.is_error():
-            bits: NDArray[np.uint8] = np.frombuffer(probe.compute_bitmask(), np.uint8)
+            bits = np.zeros((self._vocab_size + 31) // 32, np.int32)
+            probe.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
             empty = not bits.any() and not probe.is_accepting()
         reason = _one_line(probe.get_error()) if probe.is_error() else ""
         if empty or reason.startswith(_NO_EXTENSION):

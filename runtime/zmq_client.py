@@ -22,6 +22,10 @@ HEARTBEAT_TIMEOUT_MS = 30_000
 SEND_QUEUE = 100_000
 
 
+LARGE_FRAME = 1 << 18
+"""Bytes of a message that takes milliseconds to read."""
+
+
 class ZmqClient(StreamingClient):
     """Async client of one engine process.
 
@@ -105,6 +109,8 @@ class ZmqClient(StreamingClient):
                 log.exception("a message of the engine cannot be read")
                 continue
             self._receive(message)
+            if len(frame) > LARGE_FRAME:
+                await asyncio.sleep(0)  # the next one may be there already: others come first
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         connected_before = False

@@ -85,8 +85,14 @@ class EngineFamilies:
             ),
         ]
 
-    def _counter(self, name: str, text: str, values: dict[tuple[str, str] | None, float]) -> Family:
-        full = f"vllm:{name}"
+    def _counter(
+        self,
+        name: str,
+        text: str,
+        values: dict[tuple[str, str] | None, float],
+        namespace: str = "vllm",
+    ) -> Family:
+        full = f"{namespace}:{name}"
         series: dict[str, float] = {}
         for suffix in ("_total", "_created"):
             for extra, value in values.items():
@@ -101,6 +107,14 @@ class EngineFamilies:
             self._counter(name, text, {None: getattr(stats, name)}) for name, text in _COUNTERS
         ]
         families += [self._counter(name, text, {None: 0}) for name, text in _ALWAYS_ZERO]
+        families.append(
+            self._counter(
+                "jump_forward_tokens",
+                "Tokens a grammar forced, which needed no decode step of their own.",
+                {None: stats.jump_forward_tokens},
+                namespace="ortloom",
+            )
+        )
         cached = stats.prompt_tokens_cached
         families.append(
             self._counter(

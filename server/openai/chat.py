@@ -14,6 +14,7 @@ from ortloom.server.openai.detail import mask_member
 from ortloom.server.openai.generation import GenerationJob, generate
 from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames, prompt_logprobs
 from ortloom.server.openai.messages import text_of
+from ortloom.server.openai.off_loop import built, entry_count
 from ortloom.server.openai.output_parts import OutputPlan
 from ortloom.server.openai.output_plan import output_plan, planned_params
 from ortloom.server.openai.reply import ReplyHead, json_response
@@ -188,13 +189,17 @@ async def answer(chat: Chat) -> HTTPResponse:
         chat.usage.add_sample(sample)
     head = chat.head("chat.completion")
     scored = samples[0].prompt_logprobs
+    choices = [await built(entry_count(s.logprobs), _choice, chat, s) for s in samples]
+    listed = None
+    if scored is not None:
+        listed = await built(entry_count(scored), prompt_logprobs, scored, front.tokenizer)
     body = {
         **head.members,
-        "choices": [_choice(chat, sample) for sample in samples],
+        "choices": choices,
         "service_tier": None,
         "system_fingerprint": head.fingerprint,
         "usage": chat.usage.whole(),
-        "prompt_logprobs": None if scored is None else prompt_logprobs(scored, front.tokenizer),
+        "prompt_logprobs": listed,
         "prompt_token_ids": chat.prompt_token_ids,
         "prompt_text": chat.prompt_text,
         "kv_transfer_params": None,
@@ -252,7 +257,8 @@ async def stream(chat: Chat, request: Request) -> None:
     opening = chunks.opening()
     async with SseWriter(request) as sse, aclosing(pieces):
         async for piece in pieces:
-            await sse.send(*opening, *chunks.of_piece(piece))
+            entries = entry_count(piece.logprobs)
+            await sse.send(*opening, *await built(entries, chunks.of_piece, piece))
             opening = []
         if chunks.usage.last:
             await sse.send(chunks.last())

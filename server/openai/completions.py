@@ -15,6 +15,7 @@ from ortloom.server.openai.detail import add_detail_lists, mask_member
 from ortloom.server.openai.generation import GenerationJob, PromptJob, generate
 from ortloom.server.openai.lengths import COMPLETION_MAX_TOKENS
 from ortloom.server.openai.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
+from ortloom.server.openai.off_loop import built, entry_count
 from ortloom.server.openai.prompts import Prompt, parse_prompts
 from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
@@ -77,7 +78,9 @@ async def prepare(body: CompletionRequest, request: Request, front: FrontContext
     """
     check_model(body.model, front)
     if body.prompt_embeds is not None:
-        raise UnsupportedParameter("prompt_embeds is not enabled.", "prompt_embeds")
+        raise UnsupportedParameter(
+            "prompt_embeds needs a server started with --enable-prompt-embeds.", "prompt_embeds"
+        )
     if body.suffix:
         raise UnsupportedParameter("suffix is not supported.", "suffix")
     context = sampling_context(front)
@@ -138,9 +141,13 @@ async def answer(completion: Completion) -> HTTPResponse:
             samples[piece.index].add(piece)
     for sample in samples:
         completion.usage.add_sample(sample)
+    choices = [
+        await built(entry_count(s.logprobs, s.prompt_logprobs), _choice, completion, s)
+        for s in samples
+    ]
     body = {
         **completion.head.members,
-        "choices": [_choice(completion, sample) for sample in samples],
+        "choices": choices,
         "service_tier": None,
         "system_fingerprint": completion.head.fingerprint,
         "usage": completion.usage.whole(),
@@ -188,7 +195,8 @@ async def stream(completion: Completion, request: Request) -> None:
     pieces = every(completion.pieces(), completion.body.stream_interval)
     async with SseWriter(request) as sse, aclosing(pieces):
         async for piece in pieces:
-            await sse.send(chunks.chunk(piece))
+            entries = entry_count(piece.logprobs, piece.output.prompt_logprobs)
+            await sse.send(await built(entries, chunks.chunk, piece))
         if chunks.usage.last:
             await sse.send(chunks.last())
 

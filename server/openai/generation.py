@@ -17,6 +17,7 @@ from ortloom.runtime.client import EngineClient
 from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.metrics import FrontMetrics, RequestMetrics
+from ortloom.server.openai.beam_search import BeamOptions, beam_pieces
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
 
@@ -50,6 +51,7 @@ class GenerationJob:
     priority: int
     cache_salt: str | None
     arrival: float
+    beams: BeamOptions | None = None  # None = sampling
 
     def engine_requests(self) -> list[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
@@ -92,6 +94,13 @@ async def generate(
             )
             for prompt in job.prompts
         ]
+        if job.beams is not None:
+            found = beam_pieces(job, job.beams, client, tokenizer)
+            async with aclosing(found):
+                async for piece in found:
+                    measured[piece.index // job.n].on_output(piece.output, time.monotonic())
+                    yield piece
+            return
         requests = job.engine_requests()
         streams = [
             _sample(i, request, client, tokenizer, measured[i // job.n])

@@ -9,6 +9,7 @@ from typing import Any
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.messages import TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import add_details
+from ortloom.server.openai.off_loop import position_json
 
 CUT = -9999.0
 """Logprob of a token that a mask or cut excludes (and of NaN)."""
@@ -91,7 +92,7 @@ class CompletionLogprobs:
             rows = entries(position)
             values.append(rows[0][1])
             listed = rows[: self._most]
-            tops.append({self._names.name(t): value for t, value, _ in listed})
+            tops.append(position_json({self._names.name(t): value for t, value, _ in listed}))
         return {
             "text_offset": offsets,
             "token_logprobs": values,
@@ -121,7 +122,7 @@ class ChatLogprobs:
         for position in positions:
             rows = entries(position)
             own = self._entry(rows[0])
-            own["top_logprobs"] = [self._entry(row) for row in rows[: self._most]]
+            own["top_logprobs"] = position_json([self._entry(row) for row in rows[: self._most]])
             content.append(own)
         add_details(content, details)
         return {"content": content}
@@ -144,14 +145,13 @@ def prompt_logprobs(
         if position is None:
             listed.append(None)
             continue
-        listed.append(
-            {
-                str(token): {
-                    "logprob": value,
-                    "rank": rank,
-                    "decoded_token": tokenizer.token_text(token) if tokenizer else None,
-                }
-                for token, value, rank in entries(position)
+        made = {
+            str(token): {
+                "logprob": value,
+                "rank": rank,
+                "decoded_token": tokenizer.token_text(token) if tokenizer else None,
             }
-        )
+            for token, value, rank in entries(position)
+        }
+        listed.append(position_json(made))
     return listed

@@ -11,7 +11,8 @@ from ortloom.errors import InvalidRequest, SchemaViolation, UnsupportedParameter
 from ortloom.models.generation_config import GenerationDefaults
 from ortloom.models.manifest import Architecture
 from ortloom.models.tokenizer import Tokenizer
-from ortloom.runtime.sampling_params import SamplingParams
+from ortloom.runtime.sampling_params import LogitsProcessorSpec, SamplingParams
+from ortloom.server.openai.beam_search import BeamOptions
 from ortloom.server.openai.structured import constraint_of
 from ortloom.server.openai.wire_common import GenerationRequest
 
@@ -62,18 +63,6 @@ class SamplingContext:
     vocab_size: int
 
 
-def refuse_unsupported(request: GenerationRequest) -> None:
-    """Fields that are known but cannot be honoured.
-
-    Raises:
-        UnsupportedParameter: naming the field.
-    """
-    if request.use_beam_search:
-        raise UnsupportedParameter("Beam search is not supported.", "use_beam_search")
-    if request.repetition_detection is not None:
-        raise UnsupportedParameter("repetition_detection is not supported.", "repetition_detection")
-
-
 def check_stream(request: GenerationRequest) -> None:
     """Rules between `stream` and other fields.
 
@@ -103,12 +92,13 @@ def sampling_params(
     Raises:
         InvalidRequest: a value is out of range; UnsupportedParameter, SchemaViolation alike.
     """
-    refuse_unsupported(request)
     check_stream(request)
-    knobs: dict[str, Any] = {
-        name: _first(getattr(request, name), getattr(context.defaults, name), neutral)
-        for name, neutral in _NEUTRAL.items()
-    }
+    knobs: dict[str, Any] = dict(_NEUTRAL)
+    if not request.use_beam_search:  # beams are ranked by the model's own probabilities
+        knobs = {
+            name: _first(getattr(request, name), getattr(context.defaults, name), neutral)
+            for name, neutral in _NEUTRAL.items()
+        }
     architecture = context.architecture
     params = SamplingParams(
         **knobs,
@@ -135,6 +125,9 @@ def sampling_params(
         skip_special_tokens=request.skip_special_tokens is not False,
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         detokenize=context.tokenizer is not None,
+        repetition_detection=request.repetition_detection,
+        extra_args=request.vllm_xargs,
+        logits_processors=_logits_processors(request.logits_processors, context.config),
     )
     if context.config.model.return_sampling_mask:
         check_replayable(params)
@@ -167,6 +160,33 @@ def validated(params: SamplingParams, context: SamplingContext) -> SamplingParam
         raise
 
 
+def beam_options(request: GenerationRequest, params: SamplingParams) -> BeamOptions | None:
+    """The beam search of a request that wants one; `n` is its width.
+
+    Raises:
+        InvalidRequest: a combination that cannot be, or a length penalty that is no number.
+    """
+    if not request.use_beam_search:
+        return None
+    if request.stream:
+        raise InvalidRequest("Beam search cannot be streamed.", "stream")
+    for name, given in (
+        ("structured_outputs", params.structured_output),
+        ("prompt_logprobs", params.prompt_logprobs),
+        ("bad_words", params.bad_words_token_ids),
+        ("allowed_token_ids", params.allowed_token_ids),
+        ("logit_bias", params.logit_bias),
+    ):
+        if given is not None:
+            raise InvalidRequest(f"{name} cannot be combined with use_beam_search.", name)
+    penalty = 1.0 if request.length_penalty is None else request.length_penalty
+    if not -10.0 <= penalty <= 10.0:
+        raise InvalidRequest(
+            f"length_penalty must be between -10 and 10, got {penalty}.", "length_penalty"
+        )
+    return BeamOptions(params.n, penalty)
+
+
 def for_sample(params: SamplingParams, max_tokens: int, index: int) -> SamplingParams:
     """The parameters of one of n samples after a prompt that allows `max_tokens`."""
     return msgspec.structs.replace(params, max_tokens=max_tokens, sample_index=index, n=1)
@@ -191,6 +211,19 @@ def _stop(stop: str | list[str] | None, max_stop_strings: int) -> list[str]:
             "body.stop",
         )
     return listed
+
+
+def _logits_processors(
+    given: list[str | LogitsProcessorSpec] | None, config: Config
+) -> list[LogitsProcessorSpec] | None:
+    if not given:
+        return None
+    if config.model.logits_processor_pattern is None:
+        raise UnsupportedParameter(
+            "logits_processors needs a server started with --logits-processor-pattern.",
+            "logits_processors",
+        )
+    return [LogitsProcessorSpec(item) if isinstance(item, str) else item for item in given]
 
 
 def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:

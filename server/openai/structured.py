@@ -2,7 +2,9 @@
 
 import json
 
-from ortloom.errors import InvalidRequest, UnsupportedParameter
+import msgspec
+
+from ortloom.errors import InvalidRequest
 from ortloom.runtime.sampling_params import StructuredOutput
 from ortloom.server.openai.wire_common import ResponseFormat, StructuredOutputs
 
@@ -15,7 +17,6 @@ def constraint_of(
     Raises:
         InvalidRequest: none or several constraints inside `structured_outputs`, both members
             given, or a constraint without content.
-        UnsupportedParameter: a structural tag.
     """
     first = _from_format(response_format) if response_format is not None else None
     second = _from_structured(structured) if structured is not None else None
@@ -40,18 +41,19 @@ def _from_format(given: ResponseFormat) -> StructuredOutput | None:
         schema = _schema_text(given.json_schema.schema, "response_format")
         return StructuredOutput(kind="json", value=schema)
     if given.type == "structural_tag":
-        raise _no_structural_tag("response_format")
+        tag = {"format": given.format}
+        if given.format is None:
+            tag = {"structures": given.structures, "triggers": given.triggers}
+        return StructuredOutput(kind="structural_tag", value=_json_text(tag, "response_format"))
     raise InvalidRequest(
         f"response_format.type '{given.type}' is unknown; it is one of text, json_object, "
-        "json_schema.",
+        "json_schema, structural_tag.",
         "response_format",
     )
 
 
 def _from_structured(given: StructuredOutputs) -> StructuredOutput:
     name = "structured_outputs"
-    if given.structural_tag is not None:
-        raise _no_structural_tag(name)
     found: list[StructuredOutput] = []
     if given.json is not None:
         found.append(StructuredOutput(kind="json", value=_schema_text(given.json, name)))
@@ -68,16 +70,19 @@ def _from_structured(given: StructuredOutputs) -> StructuredOutput:
         if not given.grammar.strip():
             raise InvalidRequest("structured_outputs.grammar must not be empty.", name)
         found.append(StructuredOutput(kind="grammar", value=given.grammar))
+    if given.structural_tag is not None:
+        tag = given.structural_tag
+        text = tag if isinstance(tag, str) else _json_text(tag, name)
+        found.append(StructuredOutput(kind="structural_tag", value=text))
     if len(found) != 1:
         raise InvalidRequest(
             f"structured_outputs needs exactly one constraint, got {len(found)}.", name
         )
-    only = found[0]
-    return StructuredOutput(
-        kind=only.kind,
-        value=only.value,
+    return msgspec.structs.replace(
+        found[0],
         whitespace_pattern=given.whitespace_pattern,
         disable_any_whitespace=bool(given.disable_any_whitespace),
+        disable_additional_properties=bool(given.disable_additional_properties),
     )
 
 
@@ -95,5 +100,8 @@ def _schema_text(schema: object, param: str) -> str:
         raise InvalidRequest("The JSON schema is not valid JSON.", param) from None
 
 
-def _no_structural_tag(param: str) -> UnsupportedParameter:
-    return UnsupportedParameter("Structural tags are not supported.", param)
+def _json_text(value: object, param: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise InvalidRequest("The structural tag is nested too deeply.", param) from None

@@ -21,7 +21,7 @@ from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob
 from ortloom.server.openai.lengths import OutputLimit, truncate
 from ortloom.server.openai.request_log import log_request
-from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
+from ortloom.server.openai.sampling import SamplingContext, beam_options, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
 from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
 
@@ -203,6 +203,7 @@ def make_job(
         priority=_priority(request, body),
         cache_salt=_cache_salt(body.cache_salt),
         arrival=time.monotonic(),
+        beams=beam_options(body, params),
     )
     log_request(job, front.config.log)
     return job

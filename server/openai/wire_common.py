@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ortloom.runtime.sampling_params import LogitsProcessorSpec, RepetitionDetection
+
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -29,10 +31,13 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """`response_format`."""
+    """`response_format`; a structural tag has `format`, or `structures` and `triggers`."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    format: Any = None
+    structures: Any = None
+    triggers: Any = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True):
@@ -96,5 +101,6 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
     vllm_xargs: dict[str, Any] | None = None
-    repetition_detection: dict[str, Any] | None = None
+    repetition_detection: RepetitionDetection | None = None
+    logits_processors: list[str | LogitsProcessorSpec] | None = None
     thinking_token_budget: int | None = None

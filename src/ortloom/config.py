@@ -26,6 +26,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     logprobs_mode: Literal[
         "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"
     ] = "raw_logprobs"
+    logits_processors: tuple[str, ...] = ()  # users' classes, module:Class
+    logits_processor_pattern: str | None = None  # of those that requests may name
     skip_tokenizer_init: bool = False
     return_sampling_mask: bool = False
     enable_sleep_mode: bool = False
@@ -56,6 +58,22 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     policy: Literal["fcfs", "priority"] = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+
+
+class StructuredOutputsConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """Output bound to a form. `backend` is the grammar engine, auto = guidance, which is always
+    there; the two switches hold for every request, whatever it says itself. `jump_forward`: tokens
+    that a grammar leaves no choice for are computed as one step. `load_early`: the grammar engine
+    reads the tokenizer while the model loads, instead of at the first constrained request, which
+    stops the engine for about half a second then."""
+
+    backend: Literal["auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer"] = "auto"
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    jump_forward: bool = False
+    load_early: bool = False
 
 
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,6 +176,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: ModelConfig
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     provider: ProviderConfig = ProviderConfig()
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()

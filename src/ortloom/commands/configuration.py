@@ -11,6 +11,7 @@ import msgspec
 from ortloom.commands.arguments import Arguments
 from ortloom.commands.parser_settings import parser_settings
 from ortloom.commands.route_options import profiler_config, route_config
+from ortloom.commands.structured_outputs import structured_outputs
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -96,6 +97,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         model=_model(read, model),
         cache=_cache(read, env, notices),
         scheduler=_scheduler(read),
+        structured_outputs=structured_outputs(args, notices),
         provider=ProviderConfig(
             provider=read.word("--provider", "auto"),
             require=read.maybe("--require-provider", str),
@@ -152,6 +154,8 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         skip_tokenizer_init=read.get("--tokens-only", bool, False),
         enable_sleep_mode=read.get("--enable-sleep-mode", bool, False),
         return_sampling_mask=read.get("--return-sampling-mask", bool, False),
+        logits_processors=read.strings("--logits-processors"),
+        logits_processor_pattern=read.maybe("--logits-processor-pattern", str),
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
     )

@@ -82,7 +82,6 @@ def error_of(response, status=400):
         ({"bad_words": "x y"}, BAD, "body.bad_words"),
         ({"suffix": "y"}, REFUSED, "suffix"),
         ({"prompt_embeds": "AAAA"}, REFUSED, "prompt_embeds"),
-        ({"use_beam_search": True}, REFUSED, "use_beam_search"),
         ({"thinking_token_budget": 5}, REFUSED, "thinking_token_budget"),
         ({"prompt": ""}, REFUSED, "prompt"),
         ({"prompt": [""]}, REFUSED, "prompt"),

@@ -1,0 +1,1 @@
+"""Grammar engines, each one file behind `backend.GrammarBackend`."""

@@ -1,0 +1,128 @@
+"""Grammar flags: their spellings, what they contradict, and engines that are not installed."""
+
+import importlib.util
+
+import pytest
+
+from ortloom.commands.serve import make_plan
+from ortloom.config import StructuredOutputsConfig
+from ortloom.environment import read_environment
+from ortloom.errors import ConfigError
+from ortloom.flags import flag_table
+
+CONFIG = "--structured-outputs-config"
+
+
+def plan(*tokens):
+    return make_plan(["m", *tokens], read_environment({}), flag_table())[1]
+
+
+def config(*tokens):
+    return plan(*tokens).config.structured_outputs
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+def test_defaults():
+    assert config() == StructuredOutputsConfig()
+    assert config(CONFIG, "{}") == StructuredOutputsConfig()
+    assert config(f"{CONFIG}.backend", "auto") == StructuredOutputsConfig()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fields"),
+    [
+        ([CONFIG, '{"backend": "guidance"}'], {"backend": "guidance"}),
+        ([f"{CONFIG}.backend", "xgrammar"], {"backend": "xgrammar"}),
+        (["--guided-decoding-backend", "outlines"], {"backend": "outlines"}),
+        (["--guided_decoding_backend", "lm-format-enforcer"], {"backend": "lm-format-enforcer"}),
+        ([f"{CONFIG}.disable_any_whitespace", "true"], {"disable_any_whitespace": True}),
+        (["--guided-decoding-disable-any-whitespace"], {"disable_any_whitespace": True}),
+        (
+            [CONFIG, '{"disable_additional_properties": true}'],
+            {"disable_additional_properties": True},
+        ),
+        (
+            ["--guided-decoding-disable-additional-properties"],
+            {"disable_additional_properties": True},
+        ),
+        (["--enable-jump-forward"], {"jump_forward": True}),
+    ],
+)
+def test_what_is_asked_for_is_set_and_loaded_early(installed, tokens, fields):
+    assert config(*tokens) == StructuredOutputsConfig(**fields, load_early=True)
+
+
+def test_jump_forward_can_be_switched_off():
+    assert not config("--disable-jump-forward").jump_forward
+
+
+@pytest.mark.parametrize("key", ["disable_fallback", "enable_in_reasoning"])
+def test_keys_without_effect_say_so(key):
+    (line,) = plan(f"{CONFIG}.{key}", "true").notices
+    assert key in line
+    assert plan(f"{CONFIG}.{key}", "false").notices == ()
+
+
+def test_the_old_fallback_switch_says_so():
+    (line,) = plan("--guided-decoding-disable-fallback").notices
+    assert "auto never tries another" in line
+
+
+def test_gumbel_noise_is_not_drawn():
+    (line,) = plan("--use-fp64-gumbel").notices
+    assert "Gumbel" in line
+
+
+def test_embeddings_are_refused_by_the_missing_part():
+    with pytest.raises(ConfigError, match="input for embeddings"):
+        plan("--enable-prompt-embeds")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ([f"{CONFIG}.backend", "frob"], "must be one of"),
+        ([f"{CONFIG}.frob", "1"], "unknown key 'frob'"),
+        ([f"{CONFIG}.disable_any_whitespace", "perhaps"], "must be true or false"),
+        ([f"{CONFIG}.reasoning_parser", "x"], "--reasoning-parser"),
+        (
+            [f"{CONFIG}.backend", "outlines", "--guided-decoding-backend", "xgrammar"],
+            "contradicts",
+        ),
+        (
+            [f"{CONFIG}.backend", "lm-format-enforcer", f"{CONFIG}.disable_any_whitespace", "true"],
+            "disable_any_whitespace",
+        ),
+    ],
+)
+def test_refused(installed, tokens, text):
+    with pytest.raises(ConfigError, match=text):
+        plan(*tokens)
+
+
+@pytest.mark.parametrize(
+    ("backend", "package"),
+    [
+        ("xgrammar", "xgrammar"),
+        ("outlines", "outlines-core"),
+        ("lm-format-enforcer", "lm-format-enforcer"),
+    ],
+)
+def test_an_engine_that_is_not_installed_stops_the_start(missing, backend, package):
+    with pytest.raises(ConfigError, match=f"pip install {package}$"):
+        plan(f"{CONFIG}.backend", backend)
+
+
+def test_logits_processors_and_their_pattern():
+    got = plan("--logits-processors", "a.b:C", "d.E", "--logits-processor-pattern", "a.*").config
+    assert got.model.logits_processors == ("a.b:C", "d.E")
+    assert got.model.logits_processor_pattern == "a.*"
