@@ -9,6 +9,7 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 from sanic import Sanic
 
 from ortloom import logs
+from ortloom.config import TlsConfig
 from ortloom.errors import EngineDead, OrtloomError
 from ortloom.models.chat_template import ChatTemplate
 from ortloom.models.generation_config import GenerationDefaults
@@ -30,6 +32,7 @@ from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame, rece
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.protocol import LoomProtocol
 from ortloom.server.supervisor_link import SupervisorLink
+from ortloom.server.tls import RenewedContext, server_context
 
 logger = logging.getLogger("ortloom.server")
 
@@ -132,10 +135,12 @@ def run_app(
     app.register_listener(start, "before_server_start")
     app.register_listener(take_signals, "after_server_start")
     app.register_listener(stop, "after_server_stop")
+    context = listening_context(app, front.config.front.tls)
     gc.collect()
     gc.freeze()  # what loading made lives for ever
-    app.run(
+    app.prepare(
         sock=listener,
+        ssl=context,
         protocol=LoomProtocol,
         single_process=True,
         backlog=_BACKLOG,
@@ -143,6 +148,26 @@ def run_app(
         access_log=False,
         motd=False,
     )
+    if context is not None:
+        # until the handshake is over a connection has none of our own limits
+        limits = {"ssl_handshake_timeout": front.config.front.head_timeout}
+        app.state.server_info[0].settings["asyncio_server_kwargs"] = limits
+    app.serve_single(primary=app)
+
+
+def listening_context(app: Sanic, tls: TlsConfig | None) -> ssl.SSLContext | None:
+    """The context to listen with, None = plain HTTP; with refresh the app watches the files.
+
+    Raises:
+        ConfigError: see `server_context`.
+    """
+    if tls is None:
+        return None
+    if not tls.refresh:
+        return server_context(tls)
+    renewed = RenewedContext(tls)
+    app.add_task(renewed.watch)
+    return renewed.listening
 
 
 async def _report_ready(app: Sanic, front: FrontContext, link: SupervisorLink) -> None:

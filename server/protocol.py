@@ -248,11 +248,12 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
 
         Closing with unread input would reset the connection and may destroy the reply.
         """
-        if self.transport is None or not self.transport.can_write_eof():
+        if self.transport is None:
             return
         seen = 0
         try:
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS has no half-closed connections
+                self.transport.write_eof()
             async with asyncio.timeout(_LINGER_SECONDS):
                 while seen < _LINGER_BYTES:
                     seen += len(self.recv_buffer)

@@ -34,5 +34,7 @@ def curl_line(config: Config, url: str | None) -> str:
     text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
     key = " -H 'Authorization: Bearer '\"$VLLM_API_KEY\"" if config.front.api_keys else ""
     root = config.front.root_path.rstrip("/")
-    where = f"{url}{root}" if url else f"--unix-socket '{config.front.uds}' http://localhost{root}"
+    scheme = "http" if config.front.tls is None else "https"
+    socket = f"--unix-socket '{config.front.uds}' {scheme}://localhost"
+    where = f"{url or socket}{root}"
     return f"curl {where}/v1/completions -H 'Content-Type: application/json'{key} -d '{text}'"

@@ -118,7 +118,7 @@ class Supervisor:
         self._config = config
         self._listener = listener
         self._signals = signals
-        self._url = url_of(listener)
+        self._url = url_of(listener, tls=config.front.tls is not None)
         self._started = time.time()
         self._early = early
         self._folder = private_folder() if early is None else early.folder

@@ -67,12 +67,26 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cpu_affinity: tuple[int, ...] = ()
 
 
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS of the listening socket; all files are PEM. `cert_reqs`: client certificates are not
+    asked for (0), checked where sent (1), needed (2). `ciphers` in OpenSSL's notation, for
+    TLS 1.2; None = OpenSSL's choice. `refresh` reads changed files again."""
+
+    certfile: str
+    keyfile: str
+    ca_certs: str | None = None
+    cert_reqs: Literal[0, 1, 2] = 0
+    ciphers: str | None = None
+    refresh: bool = False
+
+
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The HTTP side of one front."""
 
     host: str = "0.0.0.0"
     port: int = 8000
     uds: str | None = None
+    tls: TlsConfig | None = None
     num_fronts: int = 1
     api_keys: tuple[str, ...] = ()
     root_path: str = ""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.tls_options import tls_config
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -100,7 +101,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
             threads=_threads(read),
             cpu_affinity=_cpu_affinity(read),
         ),
-        front=_front(read, env),
+        front=_front(read, env, notices),
         log=_log(read, env),
     )
     cache = read.maybe("--bundle-cache", str)
@@ -210,7 +211,7 @@ def _scheduler(read: _Reader) -> SchedulerConfig:
     )
 
 
-def _front(read: _Reader, env: Environment) -> FrontConfig:
+def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
     base = FrontConfig()
     template_kwargs = _mapping(read, "--default-chat-template-kwargs")
     thinking = read.maybe("--enable-thinking", bool)
@@ -221,6 +222,7 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         host=read.get("--host", str, base.host),
         port=_default(read.whole("--port", 0, 65535), base.port),
         uds=read.maybe("--uds", str),
+        tls=tls_config(read.args, notices),
         num_fronts=read.whole("--api-server-count", 1) or 1,
         api_keys=tuple(key for key in read.strings("--api-key") if key) or env.api_keys,
         root_path=read.get("--root-path", str, ""),

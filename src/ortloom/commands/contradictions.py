@@ -7,6 +7,7 @@ combination is reported as such.
 from collections.abc import Callable, Iterator
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.tls_options import tls_contradictions
 from ortloom.errors import ConfigError
 
 
@@ -122,12 +123,7 @@ def _same_thing(args: Arguments) -> Iterator[str]:
 
 
 def _transport(args: Arguments) -> Iterator[str]:
-    key, certificate = args.get("--ssl-keyfile"), args.get("--ssl-certfile")
-    if (key is None) != (certificate is None):
-        given, missing = "--ssl-keyfile", "--ssl-certfile"
-        if key is None:
-            given, missing = missing, given
-        yield f"{given} needs {missing}"
+    yield from tls_contradictions(args)
     if args.get("--fingerprint-mode") == "custom" and args.get("--fingerprint-value") is None:
         yield "--fingerprint-mode custom needs --fingerprint-value"
 

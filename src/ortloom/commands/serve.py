@@ -53,6 +53,10 @@ def run(
     args, plan = make_plan(tokens, env, table)
     blank_arguments(_secrets(args))
     _warn_about_environment(env, args)
+    if plan.config.front.tls is not None:
+        from ortloom.server.tls import server_context
+
+        server_context(plan.config.front.tls)  # its errors come before anything is exported
     _print_start(args, plan)
     if early is not None and not (Path(plan.config.model.bundle) / "manifest.json").is_file():
         early.discard()  # an export comes first, and needs the memory that they hold
