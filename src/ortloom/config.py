@@ -107,6 +107,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sse_keep_alive_interval: float = 15.0
     request_max_size: int = 16 * 1024 * 1024
     max_header_count: int = 256
+    max_head_size: int = 32 * 1024  # bytes of request line and fields
     body_timeout: float = 60.0
     head_timeout: float = 10.0
     keep_alive_timeout: float = 75.0

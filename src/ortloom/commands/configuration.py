@@ -242,6 +242,7 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         enable_server_load_tracking=read.get("--enable-server-load-tracking", bool, False),
         sse_keep_alive_interval=float(read.whole("--sse-keep-alive-interval", 0) or 0),
         max_header_count=read.whole("--h11-max-header-count", 1) or base.max_header_count,
+        max_head_size=_head_size(read, base.max_head_size),
         shutdown_timeout=float(read.whole("--shutdown-timeout", 0) or 0),
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
         max_n=_default(env.max_n, base.max_n),
@@ -252,6 +253,12 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
     )
+
+
+def _head_size(read: _Reader, default: int) -> int:
+    """VLLM's own 4 MiB a connection is too much to hold unasked; who names a size gets it."""
+    name = "--h11-max-incomplete-event-size"
+    return (read.whole(name, 1) or default) if read.has(name) else default
 
 
 def _log(read: _Reader, env: Environment) -> LogConfig:
