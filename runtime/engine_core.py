@@ -28,6 +28,7 @@ from ortloom.runtime.policies import load_policy
 from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_limits import StepLimits
+from ortloom.runtime.step_log import StepLog
 
 log = logging.getLogger("ortloom.engine")
 
@@ -100,6 +101,7 @@ class EngineCore:
         self._stats_log: StatsLog | None = None
         if config.log.log_stats:
             self._stats_log = StatsLog(config.log.stats_interval, clock())
+        self._step_log = StepLog() if config.log.iteration_details else None
         self._stopping = False
         self._clients: dict[bytes, bool] = {}  # every client heard of -> wants stats
         self._messages: list[tuple[bytes, EngineMessage]] = []
@@ -266,8 +268,11 @@ class EngineCore:
         plan = self.scheduler.schedule()
         self._was_busy = plan is not None
         if plan is not None:
+            begin = self.clock()
             try:
                 self.scheduler.update(plan, self.runner.execute(plan))
+                if self._step_log is not None:
+                    self._step_log.note(plan, self.clock() - begin)
             except Exception:
                 log.exception("a step failed: its %d requests end", len(plan.scheduled))
                 self.scheduler.fail([item.request for item in plan.scheduled])

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sanic import Sanic
 
-from ortloom import logs
 from ortloom.config import TlsConfig
 from ortloom.errors import EngineDead, OrtloomError
+from ortloom.log_setup import set_up_logging
 from ortloom.models.chat_template import ChatTemplate
 from ortloom.models.generation_config import GenerationDefaults
 from ortloom.models.manifest import Manifest
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if received is None:
         return 0  # the supervisor ended before there was anything to serve
     handoff, listener = received
-    logs.set_up(handoff.config.log.level, f"front-{handoff.index}")
+    set_up_logging(handoff.config.log, f"front-{handoff.index}")
     try:
         front = build_context(handoff)
         app = create_app(front)

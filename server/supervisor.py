@@ -23,6 +23,7 @@ import msgspec
 from ortloom import logs
 from ortloom.config import Config
 from ortloom.errors import OrtloomError
+from ortloom.log_setup import set_up_logging
 from ortloom.server.children import (
     Front,
     configure_engine,
@@ -145,7 +146,7 @@ class Supervisor:
         configure_engine(self._engine, self._config)
         for index in range(self._config.front.num_fronts):
             self._start_front(index)
-        logs.set_up(self._config.log.level, "supervisor")
+        set_up_logging(self._config.log, "supervisor")
         try:
             while not self._done():
                 self._step()

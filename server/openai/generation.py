@@ -17,6 +17,7 @@ from ortloom.runtime.client import EngineClient
 from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.metrics import FrontMetrics, RequestMetrics
+from ortloom.server.openai.output_log import OutputLog
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
 
@@ -40,7 +41,8 @@ class PromptJob:
 class GenerationJob:
     """One API request, ready for the engine.
 
-    `response_id` is the id the client sees; `n` samples are made for each prompt.
+    `response_id` is the id the client sees; `n` samples are made for each prompt. `outputs` logs
+    them, None = nobody does.
     """
 
     response_id: str
@@ -50,6 +52,7 @@ class GenerationJob:
     priority: int
     cache_salt: str | None
     arrival: float
+    outputs: OutputLog | None = None
 
     def engine_requests(self) -> list[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
@@ -100,6 +103,8 @@ async def generate(
         merged = streams[0] if len(streams) == 1 else _merge(streams)
         async with aclosing(merged):
             async for piece in merged:
+                if job.outputs is not None:
+                    job.outputs.note(piece)
                 yield piece
 
 

@@ -20,6 +20,7 @@ from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob
 from ortloom.server.openai.lengths import OutputLimit, truncate
+from ortloom.server.openai.output_log import output_log
 from ortloom.server.openai.request_log import log_request
 from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
@@ -203,6 +204,7 @@ def make_job(
         priority=_priority(request, body),
         cache_salt=_cache_salt(body.cache_salt),
         arrival=time.monotonic(),
+        outputs=output_log(response, bool(body.stream), front.config.log),
     )
     log_request(job, front.config.log)
     return job

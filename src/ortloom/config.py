@@ -124,13 +124,26 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Logging and statistics."""
+    """Logging and statistics. `configure` False leaves Python's logging alone. `python_config` is
+    a `logging.config` dictionary that comes on top; `level_wins` puts `level` over its levels.
+    `color` None = where standard error is a terminal. `max_log_len` cuts logged prompts and
+    outputs, in characters and in token ids."""
 
     level: str = "INFO"
+    level_wins: bool = False
+    configure: bool = True
+    formatter: Literal["text", "json"] = "text"
+    prefix: str = ""
+    color: bool | None = None
+    python_config: dict[str, object] | None = None
     log_stats: bool = True
     stats_interval: float = 10.0
     log_requests: bool = False
+    log_outputs: bool = False
+    log_deltas: bool = True
     max_log_len: int | None = None
+    error_stack: bool = False
+    iteration_details: bool = False
     debug_invariants: bool = False
 
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.log_options import log_config
 from ortloom.commands.tls_options import tls_config
 from ortloom.config import (
     CacheConfig,
     Config,
     FrontConfig,
-    LogConfig,
     ModelConfig,
     ProviderConfig,
     SchedulerConfig,
@@ -102,7 +102,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
             cpu_affinity=_cpu_affinity(read),
         ),
         front=_front(read, env, notices),
-        log=_log(read, env),
+        log=log_config(args, env, read.whole("--max-log-len", 0)),
     )
     cache = read.maybe("--bundle-cache", str)
     return ServePlan(
@@ -259,25 +259,6 @@ def _head_size(read: _Reader, default: int) -> int:
     """VLLM's own 4 MiB a connection is too much to hold unasked; who names a size gets it."""
     name = "--h11-max-incomplete-event-size"
     return (read.whole(name, 1) or default) if read.has(name) else default
-
-
-def _log(read: _Reader, env: Environment) -> LogConfig:
-    base = LogConfig()
-    level = read.maybe("--log-level", str)
-    if level is None and read.get("--verbose", bool, False):
-        level = "DEBUG"
-    if level is None:
-        level = env.log_level
-    if level is None and read.has("--uvicorn-log-level"):
-        level = read.get("--uvicorn-log-level", str, "info").upper().replace("TRACE", "DEBUG")
-    return LogConfig(
-        level=level or base.level,
-        log_stats=not read.get("--disable-log-stats", bool, False),
-        stats_interval=_default(env.stats_interval, base.stats_interval),
-        log_requests=read.get("--enable-log-requests", bool, False),
-        max_log_len=read.whole("--max-log-len", 0),
-        debug_invariants=level == "DEBUG",
-    )
 
 
 def chat_template(value: str | None) -> str | None:

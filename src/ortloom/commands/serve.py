@@ -57,7 +57,11 @@ def run(
         from ortloom.server.tls import server_context
 
         server_context(plan.config.front.tls)  # its errors come before anything is exported
-    _print_start(args, plan)
+    if plan.config.log.python_config is not None:
+        from ortloom.log_setup import apply
+
+        apply(plan.config.log.python_config)
+    _print_start(args, plan, env)
     if early is not None and not (Path(plan.config.model.bundle) / "manifest.json").is_file():
         early.discard()  # an export comes first, and needs the memory that they hold
         early = None
@@ -142,14 +146,15 @@ def _warn_about_environment(env: Environment, args: Arguments) -> None:
         say(f"warning: {name} is set; it is known, but not honoured in this build yet")
 
 
-def _print_start(args: Arguments, plan: ServePlan) -> None:
+def _print_start(args: Arguments, plan: ServePlan, env: Environment) -> None:
     for line in plan.notices:
         say(f"warning: {line}")
     front = plan.config.front
     if not front.api_keys and front.uds is None and not args.get("--host"):
         say(f"warning: listening on {front.host} without an API key (--api-key, VLLM_API_KEY)")
     if plan.config.log.level in ("DEBUG", "INFO", "NOTSET"):
-        say(f"ortloom version {__version__}")
+        if env.logging.logo:
+            say(f"ortloom version {__version__}")
         say(f"non-default args: {json.dumps(_non_default(args, plan), ensure_ascii=False)}")
 
 
