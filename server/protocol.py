@@ -203,7 +203,8 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         self.begin(request)
         try:
             try:
-                admit(request, front)
+                if self.app.ctx.middlewares is None:  # the user's come first
+                    admit(request, front)
                 async with front.in_flight.track(request, front.config.front.request_deadline):
                     await self.app.handle_request(request)
             except RequestCancelled:

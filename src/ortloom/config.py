@@ -90,6 +90,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_fronts: int = 1
     api_keys: tuple[str, ...] = ()
     root_path: str = ""
+    middleware: tuple[str, ...] = ()  # import paths, the last one outermost
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)

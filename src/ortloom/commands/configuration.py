@@ -225,6 +225,7 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         tls=tls_config(read.args, notices),
         num_fronts=read.whole("--api-server-count", 1) or 1,
         api_keys=tuple(key for key in read.strings("--api-key") if key) or env.api_keys,
+        middleware=read.strings("--middleware"),
         root_path=read.get("--root-path", str, ""),
         allowed_origins=_listed(read, "--allowed-origins", base.allowed_origins),
         allowed_methods=_listed(read, "--allowed-methods", base.allowed_methods),
