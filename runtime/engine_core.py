@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from ortloom.config import Config
 from ortloom.errors import CapacityError, EngineDead, RequestError
@@ -13,6 +14,7 @@ from ortloom.runtime.admission import Admission
 from ortloom.runtime.block_pool import BlockPool
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.kv_residency import KVResidency
 from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
@@ -27,6 +29,7 @@ from ortloom.runtime.messages import (
 from ortloom.runtime.policies import load_policy
 from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
 from ortloom.runtime.stats_log import StatsLog
+from ortloom.runtime.step_costs import step_costs
 from ortloom.runtime.step_limits import StepLimits
 from ortloom.runtime.step_log import StepLog
 
@@ -74,6 +77,12 @@ class EngineCore:
         caching = config.cache.enable_prefix_caching
         kv = KVCacheManager(self.pool, runner.block_size, caching)
         self.scheduler = Scheduler(limits, load_policy(sched.policy), kv, clock)
+        if config.metrics.kv_residency:
+            self.pool.residency = KVResidency(config.metrics.kv_residency_sample, clock)
+        if config.metrics.costs:
+            per_token = runner.kv_cache_bytes / (runner.num_blocks * runner.block_size)
+            variant = runner.provider_report.graph_variant
+            self.scheduler.costs = step_costs(Path(config.model.bundle), variant, per_token)
         self._admission = Admission(
             self.scheduler,
             max_model_len=runner.max_model_len,

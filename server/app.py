@@ -17,6 +17,7 @@ from ortloom.server.connections import ConnectionRegistry
 from ortloom.server.context import FrontContext
 from ortloom.server.draining import drain
 from ortloom.server.error_handler import OrtloomErrorHandler, log_unexpected
+from ortloom.server.load_header import add_load
 from ortloom.server.middleware import MiddlewareChain, load_chain
 
 logger = logging.getLogger("ortloom.server")
@@ -93,6 +94,7 @@ def create_app(context: FrontContext) -> Sanic:
     cors.install(app)
     if context.config.front.enable_request_id_headers:
         app.register_middleware(_echo_request_id, "response")
+    app.register_middleware(add_load, "response")
     for blueprint in blueprints():
         app.blueprint(blueprint)
     app.register_listener(drain, "before_server_stop")

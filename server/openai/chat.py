@@ -161,7 +161,7 @@ async def answer(chat: Chat) -> HTTPResponse:
         "prompt_text": chat.prompt_text,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
-        "metrics": None,
+        "metrics": chat.job.metrics(),
     }
     return json_response(body)
 
@@ -255,4 +255,6 @@ class _Chunks:
         """The usage event."""
         event = {**self._head.members, "choices": [], "usage": self._chat.usage.last_chunk()}
         event["system_fingerprint"] = self._head.fingerprint
+        if self._chat.job.timing is not None:
+            event["metrics"] = self._chat.job.metrics()
         return msgspec.json.encode(event)

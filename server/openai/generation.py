@@ -18,6 +18,7 @@ from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.metrics import FrontMetrics, RequestMetrics
 from ortloom.server.openai.output_log import OutputLog
+from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
 
@@ -42,7 +43,7 @@ class GenerationJob:
     """One API request, ready for the engine.
 
     `response_id` is the id the client sees; `n` samples are made for each prompt. `outputs` logs
-    them, None = nobody does.
+    them and `timing` measures them for the reply; None = nobody does.
     """
 
     response_id: str
@@ -53,6 +54,11 @@ class GenerationJob:
     cache_salt: str | None
     arrival: float
     outputs: OutputLog | None = None
+    timing: RequestTiming | None = None
+
+    def metrics(self) -> dict[str, float | None] | None:
+        """The `metrics` member of the reply."""
+        return None if self.timing is None else self.timing.body()
 
     def engine_requests(self) -> list[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
@@ -105,6 +111,8 @@ async def generate(
             async for piece in merged:
                 if job.outputs is not None:
                     job.outputs.note(piece)
+                if job.timing is not None:
+                    job.timing.note(piece)
                 yield piece
 
 

@@ -22,6 +22,7 @@ from ortloom.server.openai.generation import GenerationJob, PromptJob
 from ortloom.server.openai.lengths import OutputLimit, truncate
 from ortloom.server.openai.output_log import output_log
 from ortloom.server.openai.request_log import log_request
+from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
 from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
@@ -196,6 +197,7 @@ def make_job(
     most = front.config.front.max_n
     if len(prompts) * params.n > most:
         raise InvalidRequest(f"n times the number of prompts must be at most {most}.")
+    arrival = time.monotonic()
     job = GenerationJob(
         response_id=response,
         prompts=prompts,
@@ -203,8 +205,9 @@ def make_job(
         n=params.n,
         priority=_priority(request, body),
         cache_salt=_cache_salt(body.cache_salt),
-        arrival=time.monotonic(),
+        arrival=arrival,
         outputs=output_log(response, bool(body.stream), front.config.log),
+        timing=RequestTiming(arrival) if front.config.metrics.per_request else None,
     )
     log_request(job, front.config.log)
     return job

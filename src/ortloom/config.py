@@ -148,6 +148,19 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     debug_invariants: bool = False
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured beyond the usual. `hidden_since` brings back series under names that
+    vLLM (`X.Y`) hid then or later; `per_request` puts timings into replies; `costs` estimates
+    operations and bytes of each step."""
+
+    serve: bool = True
+    hidden_since: str | None = None
+    per_request: bool = False
+    kv_residency: bool = False
+    kv_residency_sample: float = 0.01
+    costs: bool = False
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole tree."""
 
@@ -157,3 +170,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     provider: ProviderConfig = ProviderConfig()
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()
+    metrics: MetricsConfig = MetricsConfig()

@@ -15,7 +15,14 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from ortloom.config import Config, FrontConfig, LogConfig, ModelConfig, SchedulerConfig
+from ortloom.config import (
+    Config,
+    FrontConfig,
+    LogConfig,
+    MetricsConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 
 HERE = Path(__file__).resolve().parent
 KEY = "sk-test-key-4711"
@@ -42,7 +49,9 @@ def until(what, seconds=10.0, pause=0.02):
 class Server:
     """The supervisor with its children; a context manager that waits for /health."""
 
-    def __init__(self, bundle, *, env=None, log=None, scheduler=None, wait=True, **front):
+    def __init__(
+        self, bundle, *, env=None, log=None, scheduler=None, metrics=None, wait=True, **front
+    ):
         self.folder = Path(tempfile.mkdtemp(prefix="ortloom-test-"))
         self.port = front.pop("port", None) or free_port()
         self.model = "tiny"
@@ -52,6 +61,7 @@ class Server:
             front=settings,
             log=log or LogConfig(),
             scheduler=scheduler or SchedulerConfig(),
+            metrics=metrics or MetricsConfig(),
         )
         path = self.folder / "config.json"
         path.write_bytes(msgspec.json.encode(self.config))

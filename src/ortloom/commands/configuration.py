@@ -10,6 +10,7 @@ import msgspec
 
 from ortloom.commands.arguments import Arguments
 from ortloom.commands.log_options import log_config
+from ortloom.commands.metrics_options import metrics_config
 from ortloom.commands.tls_options import tls_config
 from ortloom.config import (
     CacheConfig,
@@ -103,6 +104,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         ),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
+        metrics=metrics_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
     return ServePlan(

@@ -7,6 +7,7 @@ combination is reported as such.
 from collections.abc import Callable, Iterator
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.metrics_options import metrics_contradictions
 from ortloom.commands.tls_options import tls_contradictions
 from ortloom.errors import ConfigError
 
@@ -37,6 +38,7 @@ def _logs(args: Arguments) -> Iterator[str]:
         yield "--enable-log-outputs needs --enable-log-requests"
     if args.get("--enable-log-requests") and args.get("--disable-log-requests"):
         yield "--enable-log-requests contradicts --disable-log-requests"
+    yield from metrics_contradictions(args)
     if args.get("--enable-per-request-metrics") and args.get("--disable-log-stats"):
         yield "--enable-per-request-metrics contradicts --disable-log-stats"
 
