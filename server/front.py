@@ -5,101 +5,29 @@ The supervisor starts it; what to serve, and on which socket, is the first messa
 
 import argparse
 import asyncio
-import gc
 import logging
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from sanic import Sanic
 
-from ortloom.config import TlsConfig
 from ortloom.errors import EngineDead, OrtloomError
 from ortloom.log_setup import set_up_logging
-from ortloom.models.chat_template import ChatTemplate
-from ortloom.models.generation_config import GenerationDefaults
-from ortloom.models.manifest import Manifest
-from ortloom.models.tokenizer import Tokenizer
 from ortloom.parent_death import die_with_parent
 from ortloom.runtime.zmq_client import ZmqClient
 from ortloom.server.app import create_app, route_lines
 from ortloom.server.context import FrontContext
 from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame, receive_handoff
-from ortloom.server.metrics import FrontMetrics
-from ortloom.server.protocol import LoomProtocol
+from ortloom.server.front_context import build_context
+from ortloom.server.serve_app import Stopper, serve_app
 from ortloom.server.supervisor_link import SupervisorLink
-from ortloom.server.tls import RenewedContext, server_context
 
 logger = logging.getLogger("ortloom.server")
 
-_BACKLOG = 2048
 _ENGINE_PATIENCE = 10.0  # seconds; an engine in a long step answers after it
-
-
-def build_context(handoff: Handoff) -> FrontContext:
-    """Load what a front needs of the bundle.
-
-    Raises:
-        ManifestError: the bundle, its tokenizer or its template cannot be used.
-        ConfigError: a generation or template setting does not fit.
-    """
-    config = handoff.config
-    model = config.model
-    bundle = Path(model.bundle)
-    manifest = Manifest.load(bundle)
-    tokenizer = None
-    if not model.skip_tokenizer_init:
-        tokenizer = Tokenizer.load(Path(model.tokenizer) if model.tokenizer else bundle)
-    names = model.served_model_names or (model.bundle,)
-    limit = model.max_model_len or manifest.architecture.max_position_embeddings
-    if limit < 1:
-        limit = manifest.architecture.max_position_embeddings
-    return FrontContext(
-        config=config,
-        manifest=manifest,
-        client=ZmqClient(handoff.engine_address),
-        metrics=FrontMetrics(names[0], limit, config.log.log_stats),
-        tokenizer=tokenizer,
-        chat_template=(
-            None
-            if tokenizer is None
-            else ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
-        ),
-        defaults=GenerationDefaults.resolve(
-            bundle,
-            model.generation_config,
-            model.override_generation_config,
-            manifest.architecture.eos_token_ids,
-        ),
-        created=int(handoff.started),
-        served_names=names,
-    )
-
-
-class Stopper:
-    """Ends the event loop once, however often and however early it is asked to.
-
-    Sanic's own signal handler stops whatever the loop is running; during its start-up steps that
-    stop is lost and the server would run on.
-    """
-
-    def __init__(self, app: Sanic) -> None:
-        self._app = app
-        self._task: asyncio.Task[None] | None = None
-
-    def request(self) -> None:
-        """Stop serving as soon as the server is up."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._stop())
-
-    async def _stop(self) -> None:
-        while not self._app.state.is_running:
-            await asyncio.sleep(0.01)
-        asyncio.get_running_loop().stop()
 
 
 def run_app(
@@ -135,39 +63,7 @@ def run_app(
     app.register_listener(start, "before_server_start")
     app.register_listener(take_signals, "after_server_start")
     app.register_listener(stop, "after_server_stop")
-    context = listening_context(app, front.config.front.tls)
-    gc.collect()
-    gc.freeze()  # what loading made lives for ever
-    app.prepare(
-        sock=listener,
-        ssl=context,
-        protocol=LoomProtocol,
-        single_process=True,
-        backlog=_BACKLOG,
-        register_sys_signals=False,
-        access_log=False,
-        motd=False,
-    )
-    if context is not None:
-        # until the handshake is over a connection has none of our own limits
-        limits = {"ssl_handshake_timeout": front.config.front.head_timeout}
-        app.state.server_info[0].settings["asyncio_server_kwargs"] = limits
-    app.serve_single(primary=app)
-
-
-def listening_context(app: Sanic, tls: TlsConfig | None) -> ssl.SSLContext | None:
-    """The context to listen with, None = plain HTTP; with refresh the app watches the files.
-
-    Raises:
-        ConfigError: see `server_context`.
-    """
-    if tls is None:
-        return None
-    if not tls.refresh:
-        return server_context(tls)
-    renewed = RenewedContext(tls)
-    app.add_task(renewed.watch)
-    return renewed.listening
+    serve_app(app, front.config.front, listener)
 
 
 async def _report_ready(app: Sanic, front: FrontContext, link: SupervisorLink) -> None:
@@ -195,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handoff, listener = received
     set_up_logging(handoff.config.log, f"front-{handoff.index}")
     try:
-        front = build_context(handoff)
+        front = build_context(handoff.config, ZmqClient(handoff.engine_address), handoff.started)
         app = create_app(front)
     except OrtloomError as error:
         control.sendall(frame(FrontFailed(str(error), error.exit_code)))

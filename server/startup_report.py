@@ -1,9 +1,34 @@
 """What the supervisor says once the server can be used, in the lines that clients of vLLM grep."""
 
 import json
+import logging
+import time
 
+from ortloom import logs
 from ortloom.config import Config
 from ortloom.server.control import FrontReady
+
+logger = logging.getLogger("ortloom.supervisor")
+
+
+def announce(config: Config, ready: FrontReady, url: str | None, started: float) -> None:
+    """Log that the server is up, and print a command that uses it.
+
+    Args:
+        config: the tree.
+        ready: what the first front knows.
+        url: of the server; None = a unix socket.
+        started: unix seconds of the start.
+    """
+    for notice in ready.engine.notices:
+        logger.warning("%s", notice)
+    for line in report_lines(ready):
+        logger.info("%s", line)
+    seconds = time.time() - started
+    logger.info("Serving on %s, ready after %.2f s", url or config.front.uds, seconds)
+    logger.info("Application startup complete.")
+    if logger.isEnabledFor(logging.INFO):
+        logs.say(f"\n{curl_line(config, url)}\n")
 
 
 def report_lines(ready: FrontReady) -> list[str]:

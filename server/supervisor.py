@@ -51,7 +51,7 @@ from ortloom.server.spawn import (
     spawn_engine,
     spawn_front,
 )
-from ortloom.server.startup_report import curl_line, report_lines
+from ortloom.server.startup_report import announce
 from ortloom.server.stop_signals import StartSignals, StopSignals
 from ortloom.server.totals import Totals
 
@@ -322,16 +322,7 @@ class Supervisor:
         if first is None:
             return
         self._announced = True
-        for notice in first.engine.notices:
-            logger.warning("%s", notice)
-        for line in report_lines(first):
-            logger.info("%s", line)
-        seconds = time.time() - self._started
-        where = self._url or self._config.front.uds
-        logger.info("Serving on %s, ready after %.2f s", where, seconds)
-        logger.info("Application startup complete.")
-        if logger.isEnabledFor(logging.INFO):
-            logs.say(f"\n{curl_line(self._config, self._url)}\n")
+        announce(self._config, first, self._url, self._started)
 
     # the end
 

@@ -88,6 +88,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     uds: str | None = None
     tls: TlsConfig | None = None
     num_fronts: int = 1
+    one_process: bool = False  # with the engine; then num_fronts is 1
     api_keys: tuple[str, ...] = ()
     root_path: str = ""
     middleware: tuple[str, ...] = ()  # import paths, the last one outermost

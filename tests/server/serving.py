@@ -50,7 +50,16 @@ class Server:
     """The supervisor with its children; a context manager that waits for /health."""
 
     def __init__(
-        self, bundle, *, env=None, log=None, scheduler=None, metrics=None, wait=True, **front
+        self,
+        bundle,
+        *,
+        env=None,
+        log=None,
+        scheduler=None,
+        metrics=None,
+        wait=True,
+        module="supervise",
+        **front,
     ):
         self.folder = Path(tempfile.mkdtemp(prefix="ortloom-test-"))
         self.port = front.pop("port", None) or free_port()
@@ -67,7 +76,7 @@ class Server:
         path.write_bytes(msgspec.json.encode(self.config))
         self.log = self.folder / "log"
         self.env = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent / 'runtime'}", **(env or {})}
-        self.command = [sys.executable, "-P", "-m", "supervise", str(path)]
+        self.command = [sys.executable, "-P", "-m", module, str(path)]
         self.wait = wait
         self.process = None
         headers = {}

@@ -14,9 +14,13 @@ from ortloom.flags import flag_table
 from ortloom.server.hidden_metrics import old_families
 from ortloom.server.metrics_snapshot import Family
 
-TIMES = (
-    ["time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second"]
-)
+TIMES = [
+    "time_to_first_token_ms",
+    "generation_time_ms",
+    "queue_time_ms",
+    "mean_itl_ms",
+    "tokens_per_second",
+]
 
 
 def plan(*tokens):

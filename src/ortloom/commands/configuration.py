@@ -226,6 +226,7 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         uds=read.maybe("--uds", str),
         tls=tls_config(read.args, notices),
         num_fronts=read.whole("--api-server-count", 1) or 1,
+        one_process=read.get("--disable-frontend-multiprocessing", bool, False),
         api_keys=tuple(key for key in read.strings("--api-key") if key) or env.api_keys,
         middleware=read.strings("--middleware"),
         root_path=read.get("--root-path", str, ""),

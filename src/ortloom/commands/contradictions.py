@@ -71,6 +71,8 @@ def _processes(args: Arguments) -> Iterator[str]:
     count = _number(args, "--api-server-count")
     if count is not None and count > 0 and args.get("--headless"):
         yield "--api-server-count cannot be combined with --headless"
+    if count is not None and count > 1 and args.get("--disable-frontend-multiprocessing"):
+        yield "--api-server-count cannot be combined with --disable-frontend-multiprocessing"
     modes = [
         name
         for name in (

@@ -67,7 +67,16 @@ def run(
         early = None
         if signals is not None:
             signals.release()
+    if plan.config.front.one_process and early is not None:
+        early.discard()
+        early = None
     config = with_bundle(plan)
+    if config.front.one_process:
+        from ortloom.server import one_process
+
+        if signals is not None:
+            signals.release()
+        return one_process.run(config)
     if signals is not None:
         signals.hold()
     from ortloom.server.supervisor import run as supervise
