@@ -32,6 +32,7 @@ from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_costs import step_costs
 from ortloom.runtime.step_limits import StepLimits
 from ortloom.runtime.step_log import StepLog
+from ortloom.runtime.step_times import note_step
 
 log = logging.getLogger("ortloom.engine")
 
@@ -111,6 +112,9 @@ class EngineCore:
         if config.log.log_stats:
             self._stats_log = StatsLog(config.log.stats_interval, clock())
         self._step_log = StepLog() if config.log.iteration_details else None
+        self._times_steps = config.traces is not None and (
+            config.traces.model or config.traces.worker
+        )
         self._stopping = False
         self._clients: dict[bytes, bool] = {}  # every client heard of -> wants stats
         self._messages: list[tuple[bytes, EngineMessage]] = []
@@ -279,7 +283,10 @@ class EngineCore:
         if plan is not None:
             begin = self.clock()
             try:
-                self.scheduler.update(plan, self.runner.execute(plan))
+                result = self.runner.execute(plan)
+                if self._times_steps:
+                    note_step(plan, result.forward_seconds, self.clock() - begin)
+                self.scheduler.update(plan, result)
                 if self._step_log is not None:
                     self._step_log.note(plan, self.clock() - begin)
             except Exception:

@@ -54,12 +54,14 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
 
 
 class RequestTimes(msgspec.Struct, array_like=True):
-    """Monotonic times of one request; 0.0 = not yet."""
+    """Monotonic times of one request, and sums of step times; 0.0 = not yet."""
 
     queued: float = 0.0
     first_scheduled: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
+    model_forward: float = 0.0  # seconds in the model's graph so far, only where they are traced
+    model_execute: float = 0.0  # seconds in whole steps so far, likewise
 
 
 class StepArrival(NamedTuple):

@@ -14,6 +14,7 @@ This module does not know model inputs, sampling arithmetic or sockets.
 import logging
 import time
 from collections.abc import Callable, Iterable
+from copy import copy
 
 from ortloom.runtime.block_pool import Block
 from ortloom.runtime.engine_counters import EngineCounters
@@ -361,7 +362,7 @@ class Scheduler:
 
 
 def _copy(times: RequestTimes) -> RequestTimes:
-    return RequestTimes(times.queued, times.first_scheduled, times.first_token, times.last_token)
+    return copy(times)
 
 
 def _prompt_logprobs(request: Request) -> list[TokenLogprobs | None] | None:

@@ -95,6 +95,9 @@ def create_app(context: FrontContext) -> Sanic:
     if context.config.front.enable_request_id_headers:
         app.register_middleware(_echo_request_id, "response")
     app.register_middleware(add_load, "response")
+    tracer = context.tracer
+    if tracer is not None:
+        app.register_listener(lambda app: tracer.close(), "after_server_stop")
     for blueprint in blueprints():
         app.blueprint(blueprint)
     app.register_listener(drain, "before_server_stop")

@@ -10,6 +10,7 @@ from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.client import EngineClient
 from ortloom.server.context import FrontContext
 from ortloom.server.metrics import FrontMetrics
+from ortloom.server.tracing import Tracer
 
 
 def build_context(config: Config, client: EngineClient, started: float) -> FrontContext:
@@ -53,4 +54,5 @@ def build_context(config: Config, client: EngineClient, started: float) -> Front
         ),
         created=int(started),
         served_names=names,
+        tracer=None if config.traces is None else Tracer(config.traces, names[0]),
     )

@@ -21,6 +21,7 @@ from ortloom.server.openai.output_log import OutputLog
 from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
+from ortloom.server.tracing import RequestTrace
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +44,7 @@ class GenerationJob:
     """One API request, ready for the engine.
 
     `response_id` is the id the client sees; `n` samples are made for each prompt. `outputs` logs
-    them and `timing` measures them for the reply; None = nobody does.
+    them `timing` measures them for the reply, `trace` for spans; None = nobody does.
     """
 
     response_id: str
@@ -55,6 +56,7 @@ class GenerationJob:
     arrival: float
     outputs: OutputLog | None = None
     timing: RequestTiming | None = None
+    trace: RequestTrace | None = None
 
     def metrics(self) -> dict[str, float | None] | None:
         """The `metrics` member of the reply."""
@@ -113,6 +115,8 @@ async def generate(
                     job.outputs.note(piece)
                 if job.timing is not None:
                     job.timing.note(piece)
+                if job.trace is not None:
+                    job.trace.note(piece)
                 yield piece
 
 

@@ -26,6 +26,7 @@ from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sampling import SamplingContext, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
 from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
+from ortloom.server.tracing import RequestTrace, warn_of_untraced
 
 _INLINE_CHARACTERS = 2048
 """Longer texts are tokenised in a thread, so other requests are not held up."""
@@ -208,9 +209,25 @@ def make_job(
         arrival=arrival,
         outputs=output_log(response, bool(body.stream), front.config.log),
         timing=RequestTiming(arrival) if front.config.metrics.per_request else None,
+        trace=_trace(response, prompts, params, request, front),
     )
     log_request(job, front.config.log)
     return job
+
+
+def _trace(
+    response: str,
+    prompts: list[PromptJob],
+    params: SamplingParams,
+    request: Request,
+    front: FrontContext,
+) -> RequestTrace | None:
+    if front.tracer is None:
+        warn_of_untraced(request)
+        return None
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    shown = for_sample(params, max(prompt.max_tokens for prompt in prompts), 0)
+    return front.tracer.trace(request, response, shown, lengths, params.n)
 
 
 def _priority(request: Request, body: GenerationRequest) -> int:

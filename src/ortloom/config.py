@@ -149,6 +149,15 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     debug_invariants: bool = False
 
 
+class TraceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OpenTelemetry traces: the collector, and whether spans tell the time in the model's graph
+    (`model`) and in whole steps (`worker`)."""
+
+    endpoint: str
+    model: bool = False
+    worker: bool = False
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is measured beyond the usual. `hidden_since` brings back series under names that
     vLLM (`X.Y`) hid then or later; `per_request` puts timings into replies; `costs` estimates
@@ -172,3 +181,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()
+    traces: TraceConfig | None = None

@@ -57,6 +57,7 @@ class Server:
         log=None,
         scheduler=None,
         metrics=None,
+        traces=None,
         wait=True,
         module="supervise",
         **front,
@@ -71,6 +72,7 @@ class Server:
             log=log or LogConfig(),
             scheduler=scheduler or SchedulerConfig(),
             metrics=metrics or MetricsConfig(),
+            traces=traces,
         )
         path = self.folder / "config.json"
         path.write_bytes(msgspec.json.encode(self.config))

@@ -12,6 +12,7 @@ from ortloom.commands.arguments import Arguments
 from ortloom.commands.log_options import log_config
 from ortloom.commands.metrics_options import metrics_config
 from ortloom.commands.tls_options import tls_config
+from ortloom.commands.trace_options import trace_config
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -105,6 +106,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
         metrics=metrics_config(args),
+        traces=trace_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
     return ServePlan(

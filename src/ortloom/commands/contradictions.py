@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from ortloom.commands.arguments import Arguments
 from ortloom.commands.metrics_options import metrics_contradictions
 from ortloom.commands.tls_options import tls_contradictions
+from ortloom.commands.trace_options import trace_contradictions
 from ortloom.errors import ConfigError
 
 
@@ -39,6 +40,7 @@ def _logs(args: Arguments) -> Iterator[str]:
     if args.get("--enable-log-requests") and args.get("--disable-log-requests"):
         yield "--enable-log-requests contradicts --disable-log-requests"
     yield from metrics_contradictions(args)
+    yield from trace_contradictions(args)
     if args.get("--enable-per-request-metrics") and args.get("--disable-log-stats"):
         yield "--enable-per-request-metrics contradicts --disable-log-stats"
 

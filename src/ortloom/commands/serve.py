@@ -57,6 +57,10 @@ def run(
         from ortloom.server.tls import server_context
 
         server_context(plan.config.front.tls)  # its errors come before anything is exported
+    if plan.config.traces is not None:
+        from ortloom.server.tracing import check_tracing
+
+        check_tracing(plan.config.traces)
     if plan.config.log.python_config is not None:
         from ortloom.log_setup import apply
 
