@@ -17,6 +17,7 @@ This module does not know requests or model memory.
 from collections.abc import Iterable, Iterator, Sequence
 
 from ortloom.runtime.block_hash import BlockHash
+from ortloom.runtime.kv_residency import KVResidency
 
 NULL_BLOCK_ID = 0
 """Never given out; tables and slots of -1 map to it in the graph."""
@@ -102,6 +103,9 @@ class BlockPool:
 
     Args:
         num_blocks: usable blocks; the null block is not among them.
+
+    Attributes:
+        residency: measures how long blocks keep their contents; None = nobody does.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -111,6 +115,7 @@ class BlockPool:
         for block in self.blocks[1:]:
             self.free_queue.push_back(block)
         self.cached: dict[bytes, Block] = {}
+        self.residency: KVResidency | None = None
 
     @property
     def num_free(self) -> int:
@@ -140,6 +145,8 @@ class BlockPool:
             if block.ref_count == 0:
                 self.free_queue.remove(block)
             block.ref_count += 1
+            if self.residency is not None:
+                self.residency.used(block.block_id)
 
     def take(self, count: int) -> list[Block]:
         """Hand out free blocks with ref_count 1; what they held is forgotten.
@@ -151,6 +158,10 @@ class BlockPool:
             raise OutOfBlocks(f"{count} blocks wanted, {len(self.free_queue)} are free")
         taken = [self.free_queue.pop_front() for _ in range(count)]
         for block in taken:
+            if self.residency is not None:
+                if block.block_hash is not None:
+                    self.residency.dropped(block.block_id)
+                self.residency.taken(block.block_id)
             self._forget(block)
             block.ref_count = 1
         return taken
@@ -182,6 +193,8 @@ class BlockPool:
         for block in self.cached.values():
             block.block_hash = None
         self.cached.clear()
+        if self.residency is not None:
+            self.residency.reset()
         return True
 
     def _forget(self, block: Block) -> None:

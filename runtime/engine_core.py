@@ -16,6 +16,7 @@ from ortloom.runtime.engine_profile import EngineProfile
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.external_ids import belonging_to
 from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.kv_residency import KVResidency
 from ortloom.runtime.lifecycle import METHODS, Lifecycle
 from ortloom.runtime.messages import (
     ClientMessage,
@@ -31,7 +32,10 @@ from ortloom.runtime.messages import (
 from ortloom.runtime.policies import load_policy
 from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
 from ortloom.runtime.stats_log import StatsLog
+from ortloom.runtime.step_costs import step_costs
 from ortloom.runtime.step_limits import StepLimits
+from ortloom.runtime.step_log import StepLog
+from ortloom.runtime.step_times import note_step
 from ortloom.runtime.wide_outputs import in_messages
 
 log = logging.getLogger("ortloom.engine")
@@ -78,6 +82,12 @@ class EngineCore:
         caching = config.cache.enable_prefix_caching
         kv = KVCacheManager(self.pool, runner.block_size, caching)
         self.scheduler = Scheduler(limits, load_policy(sched.policy), kv, clock)
+        if config.metrics.kv_residency:
+            self.pool.residency = KVResidency(config.metrics.kv_residency_sample, clock)
+        if config.metrics.costs:
+            per_token = runner.kv_cache_bytes / (runner.num_blocks * runner.block_size)
+            variant = runner.provider_report.graph_variant
+            self.scheduler.costs = step_costs(Path(config.model.bundle), variant, per_token)
         self._admission = Admission(
             self.scheduler,
             max_model_len=runner.max_model_len,
@@ -105,6 +115,10 @@ class EngineCore:
         self._stats_log: StatsLog | None = None
         if config.log.log_stats:
             self._stats_log = StatsLog(config.log.stats_interval, clock())
+        self._step_log = StepLog() if config.log.iteration_details else None
+        self._times_steps = config.traces is not None and (
+            config.traces.model or config.traces.worker
+        )
         self._stopping = False
         self._clients: dict[bytes, bool] = {}  # every client heard of -> wants stats
         self._messages: list[tuple[bytes, EngineMessage]] = []
@@ -320,8 +334,14 @@ class EngineCore:
         plan = None if self._lifecycle.frozen else self.scheduler.schedule()
         self._was_busy = plan is not None
         if plan is not None:
+            begin = self.clock()
             try:
-                self.scheduler.update(plan, self.runner.execute(plan))
+                result = self.runner.execute(plan)
+                if self._times_steps:
+                    note_step(plan, result.forward_seconds, self.clock() - begin)
+                self.scheduler.update(plan, result)
+                if self._step_log is not None:
+                    self._step_log.note(plan, self.clock() - begin)
             except Exception:
                 log.exception("a step failed: its %d requests end", len(plan.scheduled))
                 self.scheduler.fail([item.request for item in plan.scheduled])

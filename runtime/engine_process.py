@@ -24,6 +24,7 @@ import msgspec
 from ortloom import logs
 from ortloom.config import Config
 from ortloom.errors import ConfigError, OrtloomError
+from ortloom.log_setup import set_up_logging
 from ortloom.parent_death import die_with_parent
 from ortloom.runtime.engine_core import EngineCore
 from ortloom.runtime.engine_protocols import Runner
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         logs.say(f"ortloom: error: {error}")
         return error.exit_code
-    logs.set_up(config.log.level, "engine")
+    set_up_logging(config.log, "engine")
     return serve(config, options.address)
 
 

@@ -88,12 +88,14 @@ SamplingMask = list[int] | None
 
 
 class RequestTimes(msgspec.Struct, array_like=True):
-    """Monotonic times of one request; 0.0 = not yet."""
+    """Monotonic times of one request, and sums of step times; 0.0 = not yet."""
 
     queued: float = 0.0
     first_scheduled: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
+    model_forward: float = 0.0  # seconds in the model's graph so far, only where they are traced
+    model_execute: float = 0.0  # seconds in whole steps so far, likewise
 
 
 class StepArrival(NamedTuple):
@@ -129,6 +131,21 @@ class EngineOutput(msgspec.Struct, omit_defaults=True):
     part: bool = False  # holds further prompt_logprobs only; the output itself follows
 
 
+class HistogramCounts(msgspec.Struct, array_like=True):
+    """A histogram: counts by bucket (not summed over buckets), the last one above all bounds."""
+
+    counts: list[int]
+    sum: float = 0.0
+
+
+class EstimatedCosts(msgspec.Struct, array_like=True):
+    """Operations and bytes of all steps by arithmetic; see `step_costs`."""
+
+    flops: float = 0.0
+    read_bytes: float = 0.0
+    write_bytes: float = 0.0
+
+
 class EngineStats(msgspec.Struct, omit_defaults=True):
     """Gauges as of now and counters since start. Counters are cumulative, so a lost or repeated
     message does no harm; all clients get the same numbers.
@@ -155,7 +172,15 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     admission_rejections: int = 0
     finished: dict[str, int] = {}  # finish reason -> requests
     sleep_level: int = 0
+    kv_residency: list[HistogramCounts] = []  # lifetime, idle time, gaps; empty = not measured
+    costs: EstimatedCosts | None = None  # None = not estimated
 
+
+KV_RESIDENCY_BUCKETS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0),
+    *(120.0, 300.0, 600.0, 1200.0, 1800.0),
+)
+"""Seconds."""
 
 ITERATION_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 

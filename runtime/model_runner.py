@@ -4,6 +4,7 @@ Owns the session, the KV pools and the sampler; knows nothing of queues, clients
 attributes are fixed once loaded.
 """
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -186,12 +187,15 @@ class ModelRunner:
             EngineError: the graph failed; the state of the cache is then unknown.
         """
         results = [RowResult() for _ in plan.scheduled]
+        forward = 0.0
         for segments in graph_calls(plan.scheduled, self._max_call_tokens, MAX_LOGITS_ROWS):
             inputs = self._builder.build(segments)
+            begin = time.perf_counter()
             logits = self._session.run(inputs)
+            forward += time.perf_counter() - begin
             if inputs.num_rows:
                 self._read(plan.scheduled, segments, logits, results)
-        return ModelRunnerOutput(results)
+        return ModelRunnerOutput(results, forward)
 
     def _read(
         self,

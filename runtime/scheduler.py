@@ -14,6 +14,7 @@ This module does not know model inputs, sampling arithmetic or sockets.
 import logging
 import time
 from collections.abc import Callable, Iterable
+from copy import copy
 
 from ortloom.runtime.block_pool import Block
 from ortloom.runtime.engine_counters import EngineCounters
@@ -22,6 +23,7 @@ from ortloom.runtime.kv_cache_manager import KVCacheManager
 from ortloom.runtime.messages import (
     EngineOutput,
     EngineStats,
+    EstimatedCosts,
     FinishReason,
     RequestTimes,
     TokenLogprobs,
@@ -34,6 +36,7 @@ from ortloom.runtime.scheduler_output import (
     ScheduledRequest,
     SchedulerOutput,
 )
+from ortloom.runtime.step_costs import StepCosts
 from ortloom.runtime.step_limits import StepLimits
 from ortloom.runtime.waiting_queue import WaitingQueue
 
@@ -64,6 +67,7 @@ class Scheduler:
         self.kv = kv
         self.clock = clock
         self.counters = EngineCounters()
+        self.costs: StepCosts | None = None
         self.requests: dict[str, Request] = {}
         self.waiting = WaitingQueue(policy)
         self.running: list[Request] = []
@@ -119,7 +123,13 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """Gauges of now and counters since start."""
-        return self.counters.snapshot(len(self.running), len(self.waiting), self.kv.pool.usage)
+        stats = self.counters.snapshot(len(self.running), len(self.waiting), self.kv.pool.usage)
+        if self.kv.pool.residency is not None:
+            stats.kv_residency = self.kv.pool.residency.histograms()
+        if self.costs is not None:
+            costs = self.costs
+            stats.costs = EstimatedCosts(costs.flops, costs.read_bytes, costs.write_bytes)
+        return stats
 
     def take_outputs(self) -> dict[bytes, list[EngineOutput]]:
         """Outputs since the last call, by client."""
@@ -152,6 +162,8 @@ class Scheduler:
             if not item.request.finished:
                 generated += self._apply(item, row, now)
         self.counters.count_step(plan, generated)
+        if self.costs is not None:
+            self.costs.note(plan)
 
     # ---- parts of schedule()
 
@@ -367,7 +379,7 @@ class Scheduler:
 
 
 def _copy(times: RequestTimes) -> RequestTimes:
-    return RequestTimes(times.queued, times.first_scheduled, times.first_token, times.last_token)
+    return copy(times)
 
 
 def _prompt_logprobs(request: Request) -> list[TokenLogprobs | None] | None:

@@ -61,3 +61,4 @@ class ModelRunnerOutput:
     """Parallel to SchedulerOutput.scheduled."""
 
     rows: list[RowResult]
+    forward_seconds: float = 0.0  # in the model's graph

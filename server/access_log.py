@@ -34,9 +34,10 @@ def record_exchange(
     settings = front.config.front
     if not settings.access_log or request.path in settings.access_log_skip:
         return
+    client = f"{request.ip}:{request.port}" if request.ip else "-"
     logger.info(
         '%s "%s %s" %d %.3fs in=%d out=%d id=%s%s',
-        f"{request.ip}:{request.port}" if request.ip else "-",
+        client,
         request.method,
         request.path,
         status,
@@ -45,6 +46,11 @@ def record_exchange(
         size_out,
         request.ctx.request_id,
         _tokens(record),
+        extra={
+            "client_addr": client,
+            "request_line": f"{request.method} {request.path} HTTP/1.1",
+            "status_code": status,
+        },
     )
 
 

@@ -7,15 +7,19 @@ import uuid
 from collections.abc import Iterator
 
 from sanic import Blueprint, Request, Sanic
+from sanic.exceptions import RequestCancelled
 from sanic.http import Stage
 from sanic.response import BaseHTTPResponse
 
 from ortloom.config import FrontConfig
 from ortloom.server import cors, routes
+from ortloom.server.admission import admit
 from ortloom.server.connections import ConnectionRegistry
 from ortloom.server.context import FrontContext
 from ortloom.server.draining import drain
 from ortloom.server.error_handler import OrtloomErrorHandler, log_unexpected
+from ortloom.server.load_header import add_load
+from ortloom.server.middleware import MiddlewareChain, load_chain
 from ortloom.server.route_choice import is_served
 
 logger = logging.getLogger("ortloom.server")
@@ -25,6 +29,27 @@ class LoomSanic(Sanic):  # type: ignore[misc]
     """Sanic, with preflights answered for every path and broken streams cut instead of ended."""
 
     async def handle_request(self, request: Request) -> None:
+        """Serve a request, through the user's middlewares if there are any."""
+        chain: MiddlewareChain | None = self.ctx.middlewares
+        if chain is None:
+            await self.serve_request(request)
+            return
+        try:
+            await chain.handle(request, self._admit_and_serve)
+        except RequestCancelled:
+            raise
+        except Exception as error:
+            await self.handle_exception(request, error)
+
+    async def _admit_and_serve(self, request: Request) -> None:
+        try:
+            admit(request, self.ctx.front)
+        except Exception as error:
+            await self.handle_exception(request, error, False)
+            return
+        await self.serve_request(request)
+
+    async def serve_request(self, request: Request) -> None:
         """Answer preflights before routing; they need neither route nor key."""
         if cors.is_preflight(request):
             response = await request.respond(cors.preflight(request))
@@ -50,6 +75,9 @@ def create_app(context: FrontContext) -> Sanic:
 
     Args:
         context: the front's objects; handlers reach them through `context_of(request)`.
+
+    Raises:
+        ConfigError: a middleware cannot be had.
     """
     app = LoomSanic(
         f"ortloom-{uuid.uuid4().hex[:8]}",
@@ -60,9 +88,18 @@ def create_app(context: FrontContext) -> Sanic:
     app.config.update(sanic_config(context))
     app.ctx.front = context
     app.ctx.connections = ConnectionRegistry()
+    chain = load_chain(context.config.front.middleware)
+    app.ctx.middlewares = chain
+    if chain is not None:
+        app.register_listener(lambda app: chain.start(), "before_server_start")
+        app.register_listener(lambda app: chain.stop(), "after_server_stop")
     cors.install(app)
     if context.config.front.enable_request_id_headers:
         app.register_middleware(_echo_request_id, "response")
+    app.register_middleware(add_load, "response")
+    tracer = context.tracer
+    if tracer is not None:
+        app.register_listener(lambda app: tracer.close(), "after_server_stop")
     for blueprint in blueprints(context.config.front):
         app.blueprint(blueprint)
     app.register_listener(drain, "before_server_stop")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ortloom.models.chat_template import ChatTemplate
     from ortloom.models.generation_config import GenerationDefaults
     from ortloom.models.tokenizer import Tokenizer
+    from ortloom.server.tracing import Tracer
 
 LONG_TEXTS = 1
 """Long texts that are tokenised at a time; tokens take some 40 times the memory of their text."""
@@ -50,6 +51,7 @@ class FrontContext:
     created: int
     served_names: tuple[str, ...]
     parsers: OutputParsers = field(default_factory=OutputParsers)
+    tracer: "Tracer | None" = None
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
     responses: ResponseStore = field(default_factory=ResponseStore)

@@ -1,9 +1,15 @@
 """The engine's numbers as metric families. They are cumulative and counted once, however many
 fronts there are."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 
-from ortloom.runtime.messages import ITERATION_TOKENS_BUCKETS, EngineReady, EngineStats
+from ortloom.runtime.messages import (
+    ITERATION_TOKENS_BUCKETS,
+    KV_RESIDENCY_BUCKETS,
+    EngineReady,
+    EngineStats,
+)
 from ortloom.server.metrics_snapshot import Family
 from ortloom.server.metrics_text import series_name
 
@@ -15,6 +21,11 @@ _COUNTERS = (
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
     ("admission_rejections", "Requests refused by an admission limit."),
+)
+_RESIDENCY = (
+    ("kv_block_lifetime_seconds", "From a KV block's allocation to its eviction; a sample."),
+    ("kv_block_idle_before_evict_seconds", "From a KV block's last use to its eviction; a sample."),
+    ("kv_block_reuse_gap_seconds", "Between two uses of a KV block; a sample."),
 )
 _ALWAYS_ZERO = (
     ("external_prefix_cache_queries", "Prompt tokens looked up through a KV connector."),
@@ -39,6 +50,7 @@ class EngineFamilies:
     def build(self, stats: EngineStats, ready: EngineReady | None) -> list[Family]:
         """All families; `ready` None leaves out what is only known after start-up."""
         families = [*self._gauges(stats), *self._counters(stats), self._iteration(stats)]
+        families += [*self._residency(stats), *self._costs(stats)]
         if ready is not None:
             families.append(self._cache_config(ready))
         return families
@@ -140,17 +152,50 @@ class EngineFamilies:
         return families
 
     def _iteration(self, stats: EngineStats) -> Family:
-        full = "vllm:iteration_tokens_total"
         counts = list(stats.iteration_tokens) or [0] * (len(ITERATION_TOKENS_BUCKETS) + 1)
-        bounds = [f"{bound}.0" for bound in ITERATION_TOKENS_BUCKETS] + ["+Inf"]
+        return self._histogram(
+            "iteration_tokens_total",
+            "Tokens computed in one step.",
+            ITERATION_TOKENS_BUCKETS,
+            counts,
+            stats.iteration_tokens_sum,
+        )
+
+    def _residency(self, stats: EngineStats) -> list[Family]:
+        return [
+            self._histogram(name, text, KV_RESIDENCY_BUCKETS, found.counts, found.sum)
+            for (name, text), found in zip(_RESIDENCY, stats.kv_residency, strict=False)
+        ]
+
+    def _costs(self, stats: EngineStats) -> list[Family]:
+        costs = stats.costs
+        if costs is None:
+            return []
+        return [
+            self._counter("estimated_flops_per_gpu", "Operations, estimated.", {None: costs.flops}),
+            self._counter(
+                "estimated_read_bytes_per_gpu", "Bytes read, estimated.", {None: costs.read_bytes}
+            ),
+            self._counter(
+                "estimated_write_bytes_per_gpu",
+                "Bytes written, estimated.",
+                {None: costs.write_bytes},
+            ),
+        ]
+
+    def _histogram(
+        self, name: str, text: str, bounds: Sequence[float], counts: Sequence[int], total: float
+    ) -> Family:
+        full = f"vllm:{name}"
         series: dict[str, float] = {}
-        total = 0
-        for bound, total in zip(bounds, accumulate(counts), strict=True):
-            series[series_name(f"{full}_bucket", self._labels | {"le": bound})] = total
-        series[series_name(f"{full}_count", self._labels)] = total
-        series[series_name(f"{full}_sum", self._labels)] = stats.iteration_tokens_sum
+        count = 0
+        texts = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        for bound, count in zip(texts, accumulate(counts), strict=True):
+            series[series_name(f"{full}_bucket", self._labels | {"le": bound})] = count
+        series[series_name(f"{full}_count", self._labels)] = count
+        series[series_name(f"{full}_sum", self._labels)] = total
         series[series_name(f"{full}_created", self._labels)] = self._created
-        return Family(full, "Tokens computed in one step.", "histogram", "sum", series)
+        return Family(full, text, "histogram", "sum", series)
 
     def _cache_config(self, ready: EngineReady) -> Family:
         labels = {"engine": "0", **ready.cache_config}

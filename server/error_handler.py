@@ -16,6 +16,7 @@ from sanic.handlers import ErrorHandler
 
 from ortloom.errors import OrtloomError, RequestError, SchemaViolation
 from ortloom.server.anthropic.error_body import error_body, words_errors_of
+from ortloom.server.context import context_of
 
 logger = logging.getLogger("ortloom.server")
 
@@ -77,19 +78,23 @@ def error_json(error: BaseException, request: Request | None) -> bytes:
 
 
 def log_unexpected(request: Request | None, error: BaseException) -> None:
-    """Log an exception that is a fault of ours, with its traceback; others are the client's."""
-    if describe(error, request).code >= 500 and not isinstance(error, OrtloomError):
+    """Log an exception that is a fault of ours, with its traceback; those that are the client's
+    only with `--log-error-stack`."""
+    code = describe(error, request).code
+    if code >= 500 and not isinstance(error, OrtloomError):
         logger.error("request %s failed", request_id_of(request), exc_info=error)
+    elif request is not None and context_of(request).config.log.error_stack:
+        logger.error("request %s: answer %d", request_id_of(request), code, exc_info=error)
 
 
 def error_response(request: Request, error: Exception) -> HTTPResponse:
     """The response to an exception."""
+    log_unexpected(request, error)
     if isinstance(error, NotFound):
         return HTTPResponse(b'{"detail":"Not Found"}', 404, content_type=_JSON)
     if isinstance(error, MethodNotAllowed):
         body = b'{"detail":"Method Not Allowed"}'
         return HTTPResponse(body, 405, headers=dict(error.headers), content_type=_JSON)
-    log_unexpected(request, error)
     headers = dict(error.headers) if isinstance(error, SanicException) else {}
     described = describe(error, request)
     if described.code == 503:

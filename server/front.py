@@ -21,12 +21,9 @@ from pathlib import Path
 
 from sanic import Sanic
 
-from ortloom import logs
 from ortloom.errors import EngineDead, OrtloomError
-from ortloom.models.chat_template import ChatTemplate
-from ortloom.models.generation_config import GenerationDefaults
+from ortloom.log_setup import set_up_logging
 from ortloom.models.manifest import Manifest
-from ortloom.models.tokenizer import Tokenizer
 from ortloom.parent_death import die_with_parent
 from ortloom.runtime.streaming_client import StreamingClient
 from ortloom.runtime.zmq_client import ZmqClient
@@ -34,81 +31,20 @@ from ortloom.server.app import create_app, route_lines
 from ortloom.server.context import FrontContext
 from ortloom.server.control import FrontFailed, FrontReady, Handoff, frame, receive_handoff
 from ortloom.server.engineless import EnginelessClient
-from ortloom.server.metrics import FrontMetrics
-from ortloom.server.output_parsers import load_parsers
-from ortloom.server.protocol import LoomProtocol
+from ortloom.server.front_context import build_context
+from ortloom.server.serve_app import Stopper, serve_app
 from ortloom.server.supervisor_link import SupervisorLink
 
 logger = logging.getLogger("ortloom.server")
 
-_BACKLOG = 2048
 _ENGINE_PATIENCE = 10.0  # seconds; an engine in a long step answers after it
 
 
-def build_context(handoff: Handoff) -> FrontContext:
-    """Load what a front needs of the bundle.
-
-    Raises:
-        ManifestError: the bundle, its tokenizer or its template cannot be used.
-        ConfigError: a generation, template or parser setting does not fit.
-    """
+def _client(handoff: Handoff) -> StreamingClient:
     config = handoff.config
-    model = config.model
-    bundle = Path(model.bundle)
-    manifest = Manifest.load(bundle)
-    tokenizer = None
-    if not model.skip_tokenizer_init:
-        tokenizer = Tokenizer.load(Path(model.tokenizer) if model.tokenizer else bundle)
-    names = model.served_model_names or (model.bundle,)
-    template = None
-    if tokenizer is not None:
-        template = ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
-    limit = model.max_model_len or manifest.architecture.max_position_embeddings
-    if limit < 1:
-        limit = manifest.architecture.max_position_embeddings
-    return FrontContext(
-        config=config,
-        manifest=manifest,
-        client=(
-            EnginelessClient(config, manifest)
-            if config.front.routes.render_only
-            else ZmqClient(handoff.engine_address)
-        ),
-        metrics=FrontMetrics(names[0], limit, config.log.log_stats),
-        tokenizer=tokenizer,
-        chat_template=template,
-        defaults=GenerationDefaults.resolve(
-            bundle,
-            model.generation_config,
-            model.override_generation_config,
-            manifest.architecture.eos_token_ids,
-        ),
-        created=int(handoff.started),
-        served_names=names,
-        parsers=load_parsers(config.front, tokenizer, template),
-    )
-
-
-class Stopper:
-    """Ends the event loop once, however often and however early it is asked to.
-
-    Sanic's own signal handler stops whatever the loop is running; during its start-up steps that
-    stop is lost and the server would run on.
-    """
-
-    def __init__(self, app: Sanic) -> None:
-        self._app = app
-        self._task: asyncio.Task[None] | None = None
-
-    def request(self) -> None:
-        """Stop serving as soon as the server is up."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._stop())
-
-    async def _stop(self) -> None:
-        while not self._app.state.is_running:
-            await asyncio.sleep(0.01)
-        asyncio.get_running_loop().stop()
+    if config.front.routes.render_only:
+        return EnginelessClient(config, Manifest.load(Path(config.model.bundle)))
+    return ZmqClient(handoff.engine_address)
 
 
 def run_app(
@@ -144,17 +80,7 @@ def run_app(
     app.register_listener(start, "before_server_start")
     app.register_listener(take_signals, "after_server_start")
     app.register_listener(stop, "after_server_stop")
-    gc.freeze()  # what loading made lives for ever
-    gc.enable()
-    app.run(
-        sock=listener,
-        protocol=LoomProtocol,
-        single_process=True,
-        backlog=_BACKLOG,
-        register_sys_signals=False,
-        access_log=False,
-        motd=False,
-    )
+    serve_app(app, front.config.front, listener)
 
 
 async def _report_ready(app: Sanic, front: FrontContext, link: SupervisorLink) -> None:
@@ -180,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if received is None:
         return 0  # the supervisor ended before there was anything to serve
     handoff, listener = received
-    logs.set_up(handoff.config.log.level, f"front-{handoff.index}")
+    set_up_logging(handoff.config.log, f"front-{handoff.index}")
     try:
-        front = build_context(handoff)
+        front = build_context(handoff.config, _client(handoff), handoff.started)
         app = create_app(front)
     except OrtloomError as error:
         control.sendall(frame(FrontFailed(str(error), error.exit_code)))

@@ -10,9 +10,6 @@ import re
 import httptools
 from sanic.exceptions import SanicException
 
-MAX_HEAD = 32 * 1024
-"""Bytes of request line and fields together."""
-
 MAX_TARGET = 8 * 1024
 """Bytes of the request target (URL)."""
 
@@ -32,14 +29,19 @@ class HeadRejected(SanicException):  # type: ignore[misc]
 
 
 def too_large(buffer: bytes | bytearray) -> HeadRejected:
-    """The error for a head that is not complete within MAX_HEAD bytes."""
+    """The error for a head that is longer than the limit."""
     if buffer.find(b"\r\n", 0, MAX_TARGET + 64) < 0:
         return HeadRejected("The request target is too long.", status_code=414)
     return HeadRejected("The request head is too large.", status_code=431)
 
 
-def check_head(head: bytes, max_fields: int) -> None:
+def check_head(head: bytes, max_fields: int, max_size: int) -> None:
     """Check request line and fields (without the empty line at the end).
+
+    Args:
+        head: the bytes.
+        max_fields: most fields.
+        max_size: most bytes.
 
     Raises:
         HeadRejected: 414 for a long target, 431 for size or number of fields, else 400.
@@ -54,7 +56,7 @@ def check_head(head: bytes, max_fields: int) -> None:
         httptools.parse_url(match[1])
     except httptools.HttpParserInvalidURLError:
         raise HeadRejected("The request target is malformed.", status_code=400) from None
-    if len(head) > MAX_HEAD:
+    if len(head) > max_size:
         raise HeadRejected("The request head is too large.", status_code=431)
     if len(fields) > max_fields:
         raise HeadRejected(

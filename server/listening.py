@@ -86,11 +86,12 @@ def _answers(path: str) -> bool:
     return True
 
 
-def url_of(listener: socket.socket) -> str | None:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str | None:
     """Base address under which this machine reaches the server; None for a unix socket."""
     if listener.family == socket.AF_UNIX:
         return None
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -8,8 +8,9 @@ Handlers make one `RequestMetrics` per API request, feed it every `EngineOutput`
 """
 
 import time
+from itertools import product
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from prometheus_client.gc_collector import GCCollector
@@ -32,6 +33,10 @@ from ortloom.server.metrics_buckets import (
 
 FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error", "repetition")
 ENGINE_LABELS = ("model_name", "engine")
+RequestType = Literal["chat_completions", "responses", "other"]
+PARSER_MODES = ("streaming", "non_streaming")
+PARSER_OUTCOMES = ("tool_call", "no_tool_call")
+PARSER_REQUESTS: tuple[RequestType, ...] = ("chat_completions", "responses", "other")
 
 
 class FrontMetrics:
@@ -103,6 +108,29 @@ class FrontMetrics:
         self.success = {
             reason: success.labels(*self._label_values, reason) for reason in FINISH_REASONS
         }
+        calls = Counter(
+            "vllm:tool_call_parser_invocations",
+            "Calls of the tool call parser: one a choice, or one a piece of a stream.",
+            ("model_name", "mode", "outcome", "request_type"),
+            registry=self.registry,
+        )
+        self._tool_parser = {
+            values: calls.labels(self.model_name, *values)
+            for values in product(PARSER_MODES, PARSER_OUTCOMES, PARSER_REQUESTS)
+        }
+
+    def tool_parser_call(self, *, streaming: bool, found: bool, request_type: RequestType) -> None:
+        """Record that a tool call parser was asked.
+
+        Args:
+            streaming: for a piece of a stream, else for a whole choice.
+            found: there was a call in it.
+            request_type: whose reply it is.
+        """
+        if self.log_stats:
+            self.changed = True
+            mode, outcome = PARSER_MODES[not streaming], PARSER_OUTCOMES[not found]
+            self._tool_parser[mode, outcome, request_type].inc()
 
     def _make_http_metrics(self) -> None:
         registry = self.registry

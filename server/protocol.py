@@ -25,7 +25,6 @@ from ortloom.server.connections import ConnectionRegistry
 from ortloom.server.context import FrontContext, context_of_app
 from ortloom.server.head import (
     MAX_CHUNK_LINE,
-    MAX_HEAD,
     HeadRejected,
     check_head,
     chunk_size_fits,
@@ -61,7 +60,6 @@ class LoomHttp(Http):  # type: ignore[misc]
     """Sanic's HTTP/1.1 state machine with total limits on head and body."""
 
     __slots__ = ("__dict__",)
-    HEADER_MAX_SIZE = MAX_HEAD + 4
 
     async def http1(self) -> None:
         """Serve requests until the connection is done; then let a refused client read why."""
@@ -73,13 +71,14 @@ class LoomHttp(Http):  # type: ignore[misc]
     async def http1_request_header(self) -> None:
         """Wait for the whole head, check it, and only then let Sanic parse it."""
         front = self.protocol.front.config.front
+        self.HEADER_MAX_SIZE = front.max_head_size + 4  # Sanic's check must not come first
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(front.head_timeout):
-                end = await self._receive_head()
+                end = await self._receive_head(front.max_head_size)
         except TimeoutError:
             raise HeadRejected("The request head took too long.", status_code=408) from None
-        check_head(bytes(self.recv_buffer[:end]), front.max_header_count)
+        check_head(bytes(self.recv_buffer[:end]), front.max_header_count, front.max_head_size)
         strip_root_path(self.recv_buffer, front.root_path.rstrip("/").encode())
         self._body_deadline = loop.time() + front.body_timeout
         await super().http1_request_header()
@@ -90,8 +89,8 @@ class LoomHttp(Http):  # type: ignore[misc]
                 f"The body is larger than the limit of {self.request_max_size} bytes."
             )
 
-    async def _receive_head(self) -> int:
-        """Bytes of the head, without the empty line that ends it."""
+    async def _receive_head(self, most: int) -> int:
+        """Bytes of the head, at most `most`, without the empty line that ends it."""
         buffer: bytearray = self.recv_buffer
         searched = 0
         while True:
@@ -99,9 +98,9 @@ class LoomHttp(Http):  # type: ignore[misc]
                 del buffer[:2]
                 searched = 0
             end = buffer.find(b"\r\n\r\n", searched)
-            if 0 <= end <= MAX_HEAD:
+            if 0 <= end <= most:
                 return end
-            if end > MAX_HEAD or len(buffer) > MAX_HEAD:
+            if end > most or len(buffer) > most + 3:  # of the empty line three bytes may be there
                 raise too_large(buffer)
             if buffer.find(b"\n\n", searched) >= 0:
                 raise HeadRejected("Lines of the head must end with CRLF.", status_code=400)
@@ -221,7 +220,8 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         self.begin(request)
         try:
             try:
-                admit(request, front)
+                if self.app.ctx.middlewares is None:  # the user's come first
+                    admit(request, front)
                 async with front.in_flight.track(request, front.config.front.request_deadline):
                     await self.app.handle_request(request)
             except RequestCancelled:
@@ -265,11 +265,12 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
 
         Closing with unread input would reset the connection and may destroy the reply.
         """
-        if self.transport is None or not self.transport.can_write_eof():
+        if self.transport is None:
             return
         seen = 0
         try:
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS has no half-closed connections
+                self.transport.write_eof()
             async with asyncio.timeout(_LINGER_SECONDS):
                 while seen < _LINGER_BYTES:
                     seen += len(self.recv_buffer)

@@ -1,12 +1,37 @@
 """What the supervisor says once the server can be used, in the lines that clients of vLLM grep."""
 
 import json
+import logging
+import time
 
+from ortloom import logs
 from ortloom.config import Config
 from ortloom.server.control import FrontReady
 
+logger = logging.getLogger("ortloom.supervisor")
+
 NO_PROVIDER = "none"
 """Provider name of a server without an engine."""
+
+
+def announce(config: Config, ready: FrontReady, url: str | None, started: float) -> None:
+    """Log that the server is up, and print a command that uses it.
+
+    Args:
+        config: the tree.
+        ready: what the first front knows.
+        url: of the server; None = a unix socket.
+        started: unix seconds of the start.
+    """
+    for notice in ready.engine.notices:
+        logger.warning("%s", notice)
+    for line in report_lines(ready):
+        logger.info("%s", line)
+    seconds = time.time() - started
+    logger.info("Serving on %s, ready after %.2f s", url or config.front.uds, seconds)
+    logger.info("Application startup complete.")
+    if logger.isEnabledFor(logging.INFO):
+        logs.say(f"\n{curl_line(config, url)}\n")
 
 
 def report_lines(ready: FrontReady) -> list[str]:
@@ -45,7 +70,9 @@ def curl_line(config: Config, url: str | None) -> str:
     text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
     key = " -H 'Authorization: Bearer '\"$VLLM_API_KEY\"" if config.front.api_keys else ""
     root = config.front.root_path.rstrip("/")
-    where = f"{url}{root}" if url else f"--unix-socket '{config.front.uds}' http://localhost{root}"
+    scheme = "http" if config.front.tls is None else "https"
+    socket = f"--unix-socket '{config.front.uds}' {scheme}://localhost"
+    where = f"{url or socket}{root}"
     path = "/v1/completions"
     if config.front.routes.render_only:
         path += "/render"

@@ -23,6 +23,7 @@ import msgspec
 from ortloom import logs
 from ortloom.config import Config
 from ortloom.errors import OrtloomError
+from ortloom.log_setup import set_up_logging
 from ortloom.server.children import (
     Front,
     configure_engine,
@@ -51,7 +52,7 @@ from ortloom.server.spawn import (
     spawn_engine,
     spawn_front,
 )
-from ortloom.server.startup_report import curl_line, report_lines
+from ortloom.server.startup_report import announce
 from ortloom.server.stop_signals import StartSignals, StopSignals
 from ortloom.server.totals import Totals
 
@@ -119,7 +120,7 @@ class Supervisor:
         self._config = config
         self._listener = listener
         self._signals = signals
-        self._url = url_of(listener)
+        self._url = url_of(listener, tls=config.front.tls is not None)
         self._started = time.time()
         self._early = early
         self._folder = private_folder() if early is None else early.folder
@@ -145,7 +146,7 @@ class Supervisor:
         self._engine = self._start_engine(early)
         for index in range(self._config.front.num_fronts):
             self._start_front(index)
-        logs.set_up(self._config.log.level, "supervisor")
+        set_up_logging(self._config.log, "supervisor")
         try:
             while not self._done():
                 self._step()
@@ -328,16 +329,7 @@ class Supervisor:
         if first is None:
             return
         self._announced = True
-        for notice in first.engine.notices:
-            logger.warning("%s", notice)
-        for line in report_lines(first):
-            logger.info("%s", line)
-        seconds = time.time() - self._started
-        where = self._url or self._config.front.uds
-        logger.info("Serving on %s, ready after %.2f s", where, seconds)
-        logger.info("Application startup complete.")
-        if logger.isEnabledFor(logging.INFO):
-            logs.say(f"\n{curl_line(self._config, self._url)}\n")
+        announce(self._config, first, self._url, self._started)
 
     # the end
 

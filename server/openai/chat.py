@@ -204,7 +204,7 @@ async def answer(chat: Chat) -> HTTPResponse:
         "prompt_text": chat.prompt_text,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
-        "metrics": None,
+        "metrics": chat.job.metrics(),
     }
     return json_response(body)
 

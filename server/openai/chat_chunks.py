@@ -140,6 +140,8 @@ class ChatChunks:
         """The usage event."""
         event = {**self._head.members, "choices": [], "usage": self._chat.usage.last_chunk()}
         event["system_fingerprint"] = self._head.fingerprint
+        if self._chat.job.timing is not None:
+            event["metrics"] = self._chat.job.metrics()
         return msgspec.json.encode(event)
 
 

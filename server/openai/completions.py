@@ -153,7 +153,7 @@ async def answer(completion: Completion) -> HTTPResponse:
         "usage": completion.usage.whole(),
         "kv_transfer_params": None,
         "ec_transfer_params": None,
-        "metrics": None,
+        "metrics": completion.job.metrics(),
     }
     return json_response(body)
 
@@ -250,10 +250,12 @@ class _Chunks:
     def last(self) -> bytes:
         """The usage event."""
         completion = self._completion
-        event = {
+        event: dict[str, Any] = {
             **completion.head.members,
             "choices": [],
             "usage": completion.usage.last_chunk(),
             "system_fingerprint": completion.head.fingerprint,
         }
+        if completion.job.timing is not None:
+            event["metrics"] = completion.job.metrics()
         return msgspec.json.encode(event)

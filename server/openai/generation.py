@@ -18,8 +18,11 @@ from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.metrics import FrontMetrics, RequestMetrics
 from ortloom.server.openai.beam_search import BeamOptions, beam_pieces
+from ortloom.server.openai.output_log import OutputLog
+from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
+from ortloom.server.tracing import RequestTrace
 
 
 @dataclass(slots=True, frozen=True)
@@ -41,7 +44,8 @@ class PromptJob:
 class GenerationJob:
     """One API request, ready for the engine.
 
-    `response_id` is the id the client sees; `n` samples are made for each prompt.
+    `response_id` is the id the client sees; `n` samples are made for each prompt. `outputs` logs
+    them `timing` measures them for the reply, `trace` for spans; None = nobody does.
     """
 
     response_id: str
@@ -52,6 +56,13 @@ class GenerationJob:
     cache_salt: str | None
     arrival: float
     beams: BeamOptions | None = None  # None = sampling
+    outputs: OutputLog | None = None
+    timing: RequestTiming | None = None
+    trace: RequestTrace | None = None
+
+    def metrics(self) -> dict[str, float | None] | None:
+        """The `metrics` member of the reply."""
+        return None if self.timing is None else self.timing.body()
 
     def engine_requests(self) -> list[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
@@ -109,6 +120,12 @@ async def generate(
         merged = streams[0] if len(streams) == 1 else _merge(streams)
         async with aclosing(merged):
             async for piece in merged:
+                if job.outputs is not None:
+                    job.outputs.note(piece)
+                if job.timing is not None:
+                    job.timing.note(piece)
+                if job.trace is not None:
+                    job.trace.note(piece)
                 yield piece
 
 

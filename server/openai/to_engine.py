@@ -20,10 +20,13 @@ from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob
 from ortloom.server.openai.lengths import OutputLimit, truncate
+from ortloom.server.openai.output_log import output_log
 from ortloom.server.openai.request_log import log_request
+from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sampling import SamplingContext, beam_options, for_sample, validated
 from ortloom.server.openai.wire_common import GenerationRequest
 from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
+from ortloom.server.tracing import RequestTrace, warn_of_untraced
 
 _INLINE_CHARACTERS = 2048
 """Longer texts are tokenised in a thread, so other requests are not held up."""
@@ -195,6 +198,7 @@ def make_job(
     most = front.config.front.max_n
     if len(prompts) * params.n > most:
         raise InvalidRequest(f"n times the number of prompts must be at most {most}.")
+    arrival = time.monotonic()
     job = GenerationJob(
         response_id=response,
         prompts=prompts,
@@ -202,11 +206,29 @@ def make_job(
         n=params.n,
         priority=_priority(request, body),
         cache_salt=_cache_salt(body.cache_salt),
-        arrival=time.monotonic(),
+        arrival=arrival,
         beams=beam_options(body, params),
+        outputs=output_log(response, bool(body.stream), front.config.log),
+        timing=RequestTiming(arrival) if front.config.metrics.per_request else None,
+        trace=_trace(response, prompts, params, request, front),
     )
     log_request(job, front.config.log)
     return job
+
+
+def _trace(
+    response: str,
+    prompts: list[PromptJob],
+    params: SamplingParams,
+    request: Request,
+    front: FrontContext,
+) -> RequestTrace | None:
+    if front.tracer is None:
+        warn_of_untraced(request)
+        return None
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    shown = for_sample(params, max(prompt.max_tokens for prompt in prompts), 0)
+    return front.tracer.trace(request, response, shown, lengths, params.n)
 
 
 def _priority(request: Request, body: GenerationRequest) -> int:

@@ -4,11 +4,13 @@ import asyncio
 from contextlib import suppress
 
 from sanic import Blueprint, HTTPResponse, Request
+from sanic.exceptions import NotFound
 
 from ortloom.errors import EngineDead
 from ortloom.runtime.messages import EngineStats
 from ortloom.server.context import FrontContext, context_of
 from ortloom.server.engine_metrics import EngineFamilies
+from ortloom.server.hidden_metrics import old_families
 from ortloom.server.metrics_snapshot import Snapshot
 from ortloom.server.metrics_text import CONTENT_TYPE, families_of, render
 
@@ -35,12 +37,15 @@ def snapshot(front: FrontContext, stats: EngineStats) -> Snapshot:
 async def metrics(request: Request, below: str = "") -> HTTPResponse:
     """Prometheus text; the path below /metrics is ignored."""
     front = context_of(request)
+    if not front.config.metrics.serve:
+        raise NotFound
     stats = await fresh_stats(front)
     total = await front.metrics_hub.total(snapshot(front, stats))
     families = list(total.families)
     if front.metrics.log_stats:
         engine = EngineFamilies(front.metrics.model_name, front.created)
         families += engine.build(total.stats or stats, front.client.ready)
+    families += old_families(families, front.config.metrics.hidden_since)
     return HTTPResponse(render(families), content_type=CONTENT_TYPE)
 
 

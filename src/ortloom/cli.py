@@ -1,4 +1,4 @@
-"""The command line: `ortloom serve | export | bench | verify | cache | collect-env`.
+"""The command line: `ortloom serve | export | chat | complete | run-batch | bench | …`.
 
 This module imports nothing heavy; each command's module is loaded when the command runs. It is
 also the one place that turns errors into exit codes.
@@ -17,6 +17,9 @@ from ortloom.logs import say
 _COMMANDS = {
     "serve": "serve a bundle or checkpoint over the OpenAI HTTP API",
     "export": "turn a checkpoint into a bundle",
+    "chat": "talk to the model of a running server",
+    "complete": "have the model of a running server continue texts",
+    "run-batch": "answer a file of requests in OpenAI's batch format",
     "launch": "serve what needs no engine: launch render",
     "bench": "measure a running server, or the engine in this process",
     "verify": "check every file of a bundle against its manifest",
@@ -24,14 +27,11 @@ _COMMANDS = {
     "collect-env": "print a report about this machine and installation",
 }
 _NOT_YET = {
-    "chat": "the interactive client",
-    "complete": "the interactive client",
-    "run-batch": "the batch runner",
     "preload": "the weight cache daemon",
     "snapshot": "process snapshots",
 }
 
-_MODULES = {"serve": "serve_ahead", "collect-env": "collect_env"}
+_MODULES = {"serve": "serve_ahead", "collect-env": "collect_env", "run-batch": "run_batch"}
 
 INTERRUPTED = 130
 

@@ -106,15 +106,31 @@ class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     profiler: bool = False
 
 
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS of the listening socket; all files are PEM. `cert_reqs`: client certificates are not
+    asked for (0), checked where sent (1), needed (2). `ciphers` in OpenSSL's notation, for
+    TLS 1.2; None = OpenSSL's choice. `refresh` reads changed files again."""
+
+    certfile: str
+    keyfile: str
+    ca_certs: str | None = None
+    cert_reqs: Literal[0, 1, 2] = 0
+    ciphers: str | None = None
+    refresh: bool = False
+
+
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The HTTP side of one front."""
 
     host: str = "0.0.0.0"
     port: int = 8000
     uds: str | None = None
+    tls: TlsConfig | None = None
     num_fronts: int = 1
+    one_process: bool = False  # with the engine; then num_fronts is 1
     api_keys: tuple[str, ...] = ()
     root_path: str = ""
+    middleware: tuple[str, ...] = ()  # import paths, the last one outermost
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
@@ -142,6 +158,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sse_keep_alive_interval: float = 15.0
     request_max_size: int = 16 * 1024 * 1024
     max_header_count: int = 256
+    max_head_size: int = 32 * 1024  # bytes of request line and fields
     body_timeout: float = 60.0
     head_timeout: float = 10.0
     keep_alive_timeout: float = 75.0
@@ -160,14 +177,49 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Logging and statistics."""
+    """Logging and statistics. `configure` False leaves Python's logging alone. `python_config` is
+    a `logging.config` dictionary that comes on top; `level_wins` puts `level` over its levels.
+    `color` None = where standard error is a terminal. `max_log_len` cuts logged prompts and
+    outputs, in characters and in token ids."""
 
     level: str = "INFO"
+    level_wins: bool = False
+    configure: bool = True
+    formatter: Literal["text", "json"] = "text"
+    prefix: str = ""
+    color: bool | None = None
+    python_config: dict[str, object] | None = None
     log_stats: bool = True
     stats_interval: float = 10.0
     log_requests: bool = False
+    log_outputs: bool = False
+    log_deltas: bool = True
     max_log_len: int | None = None
+    error_stack: bool = False
+    iteration_details: bool = False
     debug_invariants: bool = False
+
+
+class TraceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OpenTelemetry traces: the collector, and whether spans tell the time in the model's graph
+    (`model`) and in whole steps (`worker`)."""
+
+    endpoint: str
+    model: bool = False
+    worker: bool = False
+
+
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured beyond the usual. `hidden_since` brings back series under names that
+    vLLM (`X.Y`) hid then or later; `per_request` puts timings into replies; `costs` estimates
+    operations and bytes of each step."""
+
+    serve: bool = True
+    hidden_since: str | None = None
+    per_request: bool = False
+    kv_residency: bool = False
+    kv_residency_sample: float = 0.01
+    costs: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,3 +233,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     front: FrontConfig = FrontConfig()
     log: LogConfig = LogConfig()
     profiler: ProfilerConfig = ProfilerConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    traces: TraceConfig | None = None

@@ -11,6 +11,11 @@ from pathlib import Path
 import msgspec
 
 from ortloom.errors import ConfigError
+from ortloom.logging_environment import (
+    LOGGING_NAMES,
+    LoggingEnvironment,
+    read_logging_environment,
+)
 
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 
@@ -54,12 +59,10 @@ NOT_YET = frozenset(
         "VLLM_AUDIO_FETCH_TIMEOUT",
         "VLLM_CACHE_ROOT",
         "VLLM_COMPUTE_NANS_IN_LOGITS",
-        "VLLM_CONFIGURE_LOGGING",
         "VLLM_CONFIG_ROOT",
         "VLLM_CPU_NUM_OF_RESERVED_CPU",
         "VLLM_CPU_OMP_THREADS_BIND",
         "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
-        "VLLM_DISABLE_LOG_LOGO",
         "VLLM_ENABLE_COHERE_API",
         "VLLM_ENGINE_READY_TIMEOUT_S",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
@@ -67,9 +70,6 @@ NOT_YET = frozenset(
         "VLLM_IMAGE_FETCH_TIMEOUT",
         "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
         "VLLM_KV_CACHE_MEMORY_BYTES",
-        "VLLM_LOGGING_COLOR",
-        "VLLM_LOGGING_CONFIG_PATH",
-        "VLLM_LOGGING_PREFIX",
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB",
         "VLLM_MAX_IMAGE_PIXELS",
         "VLLM_SKIP_MODEL_NAME_VALIDATION",
@@ -98,6 +98,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     strict_tool_calls: bool = False
     scale_out: bool = False
     dev_mode: bool = False
+    logging: LoggingEnvironment = LoggingEnvironment()
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -109,7 +110,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         ConfigError: a value does not fit its variable.
     """
     env = os.environ if environ is None else environ
-    known = HONOURED | TRUE_ANYWAY | CLIENT_SIDE | NOT_YET
+    known = HONOURED | LOGGING_NAMES | TRUE_ANYWAY | CLIENT_SIDE | NOT_YET
     ours = sorted(name for name in env if name.startswith("VLLM_"))
     key = env.get("VLLM_API_KEY", "")
     level = env.get("VLLM_LOGGING_LEVEL")
@@ -135,6 +136,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         strict_tool_calls=env.get("VLLM_ENFORCE_STRICT_TOOL_CALLING", "0") not in ("", "0"),
         dev_mode=_switch(env, "VLLM_SERVER_DEV_MODE"),
         scale_out=_switch(env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS"),
+        logging=read_logging_environment(env),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
     )

@@ -28,6 +28,7 @@ Kind = Literal[
     "switch",  # a pair: the name and its `negative`
     "flag",  # present or absent
     "list",  # one or more strings
+    "append",  # one string each time it is given
     "ints",  # one or more integers
     "json",  # a JSON value or dotted keys
     "jsonlist",  # a JSON list of strings

@@ -125,6 +125,9 @@ WORKING = [
     ("--sse-keep-alive-interval 5", lambda c: c.front.sse_keep_alive_interval, 5.0),
     ("--shutdown-timeout 5", lambda c: c.front.shutdown_timeout, 5.0),
     ("--h11-max-header-count 5", lambda c: c.front.max_header_count, 5),
+    ("", lambda c: c.front.max_head_size, 32 * 1024),
+    ("--h11-max-incomplete-event-size 5000", lambda c: c.front.max_head_size, 5000),
+    ("--h11-max-incomplete-event-size 4194304", lambda c: c.front.max_head_size, 4194304),
     ("--disable-uvicorn-access-log", lambda c: c.front.access_log, False),
     (
         "--disable-access-log-for-endpoints /health,/ping",

@@ -26,6 +26,8 @@ def tokens_of(flag, value):
         return None if value is None else [flag.name if value else flag.negative]
     if value is None:
         return [f"{flag.name}=None"] if flag.kind not in ("list", "ints") else None
+    if flag.kind == "append":
+        return [token for item in value for token in (flag.name, item)]
     if flag.kind in ("list", "ints"):
         return [flag.name, *map(str, value)] if value else None
     if flag.kind in ("json", "jsonlist"):
@@ -47,7 +49,7 @@ def another(flag):
             return 12345
         case "float":
             return 0.123
-        case "list":
+        case "list" | "append":
             return ["x"]
         case "ints":
             return [3]

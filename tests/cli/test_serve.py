@@ -147,7 +147,7 @@ def test_top_level(ortloom):
     done = ortloom("serv")
     assert done.returncode == 2
     assert "did you mean serve?" in done.stderr
-    done = ortloom("run-batch", "-i", "x")
+    done = ortloom("preload")
     assert done.returncode == 2
     assert "not in this build yet" in done.stderr
     assert "omni" in ortloom("--omni").stderr

@@ -45,6 +45,8 @@ def guarded(bundle):
         enable_request_id_headers=True,
         allowed_origins=("http://app.example",),
         allow_credentials=True,
+        max_head_size=200_000,
+        max_header_count=400,
         access_log_skip=("/quiet",),
         env={"FAKE_STEP": "0.01"},
     ) as running:

@@ -1,5 +1,6 @@
 """The real engine process over a model that counts: `python -m fake_engine` in place of
-`ortloom.runtime.engine_process`. One step takes FAKE_STEP seconds."""
+`ortloom.runtime.engine_process`. One step takes FAKE_STEP seconds; after FAKE_DIE_AFTER of them
+none works any more."""
 
 import os
 import sys
@@ -24,6 +25,11 @@ class CountingRunner(FakeModelRunner):
 
     def execute(self, plan):
         time.sleep(self.step_seconds)
+        self.num_steps += 1
+        die = int(os.environ.get("FAKE_DIE_AFTER", "0"))
+        if die and self.num_steps >= die:
+            self.broken = True
+            raise RuntimeError("injected")
         rows = []
         for item in plan.scheduled:
             token = 97 + (len(item.request.token_ids) % 26)

@@ -15,7 +15,14 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from ortloom.config import Config, FrontConfig, LogConfig, ModelConfig, SchedulerConfig
+from ortloom.config import (
+    Config,
+    FrontConfig,
+    LogConfig,
+    MetricsConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 
 HERE = Path(__file__).resolve().parent
 KEY = "sk-test-key-4711"
@@ -42,7 +49,19 @@ def until(what, seconds=10.0, pause=0.02):
 class Server:
     """The supervisor with its children; a context manager that waits for /health."""
 
-    def __init__(self, bundle, *, env=None, log=None, scheduler=None, wait=True, **front):
+    def __init__(
+        self,
+        bundle,
+        *,
+        env=None,
+        log=None,
+        scheduler=None,
+        metrics=None,
+        traces=None,
+        wait=True,
+        module="supervise",
+        **front,
+    ):
         self.folder = Path(tempfile.mkdtemp(prefix="ortloom-test-"))
         self.port = front.pop("port", None) or free_port()
         self.model = "tiny"
@@ -52,12 +71,14 @@ class Server:
             front=settings,
             log=log or LogConfig(),
             scheduler=scheduler or SchedulerConfig(),
+            metrics=metrics or MetricsConfig(),
+            traces=traces,
         )
         path = self.folder / "config.json"
         path.write_bytes(msgspec.json.encode(self.config))
         self.log = self.folder / "log"
         self.env = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent / 'runtime'}", **(env or {})}
-        self.command = [sys.executable, "-P", "-m", "supervise", str(path)]
+        self.command = [sys.executable, "-P", "-m", module, str(path)]
         self.wait = wait
         self.process = None
         headers = {}

@@ -24,7 +24,7 @@ def head(*fields, line=b"GET /x HTTP/1.1", host=True):
     ],
 )
 def test_good_heads(good):
-    check_head(good, 10)
+    check_head(good, 10, 32 * 1024)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_good_heads(good):
 )
 def test_bad_heads(status, bad):
     with pytest.raises(HeadRejected) as caught:
-        check_head(bad, 10)
+        check_head(bad, 10, 32 * 1024)
     assert caught.value.status_code == status
 
 
@@ -98,6 +98,23 @@ def test_as_many_fields_as_allowed_work(server):
 def test_a_head_over_sanics_own_ceiling_of_16_kib_works(server):
     fields = ["X-Big: " + "a" * 20_000, "Connection: close"]
     assert status_of(server.raw(server.request(body(), headers=fields))) == 200
+
+
+def sized(server, size, count):
+    """A request whose head has `size` bytes (without the empty line) and `count` fields."""
+    fields = ["Connection: close"]
+    known = server.request(body(), headers=fields).count(b"\r\n") - 2
+    fields += [f"X-{i}: b" for i in range(count - known - 1)]
+    lacking = size - server.request(body(), headers=[*fields, "X: "]).index(b"\r\n\r\n")
+    return server.request(body(), headers=[*fields, "X: " + "a" * lacking])
+
+
+def test_size_and_count_bind_to_the_byte_and_field(server, guarded):
+    """`guarded` has limits above the default ones and above what is read at a time."""
+    for running, size, count in ((server, 32 * 1024, 256), (guarded, 200_000, 400)):
+        assert status_of(running.raw(sized(running, size, count))) == 200
+        assert status_of(running.raw(sized(running, size + 1, count))) == 431
+        assert status_of(running.raw(sized(running, size, count + 1))) == 431
 
 
 def test_huge_url_is_414(server):

@@ -179,13 +179,19 @@ class _Run:
             if not items:
                 raise ConfigError(f"argument {flag.name}: expected at least one argument")
             return [parse_value(flag, item) for item in items]
+        if flag.kind == "append":
+            return [self._next(flag) if inline is None else inline]
         if flag.kind == "optional" and inline is None:
             at_end = self._at >= len(self._tokens) or _looks_like_option(self._tokens[self._at])
             return True if at_end else self._next(flag)
         return parse_value(flag, self._next(flag) if inline is None else inline)
 
     def _store(self, flag: Flag, value: object, typed: str) -> None:
-        if flag.name in self._passed:
+        if flag.kind == "append" and isinstance(value, list):
+            before = self._passed.get(flag.name)
+            earlier = before.value if before is not None and isinstance(before.value, list) else []
+            value = [*earlier, *value]
+        elif flag.name in self._passed:
             self._repeated.append(flag.name)
             if flag.name == "--enable-jump-forward":
                 raise ConfigError(f"argument {flag.name}: may be given only once")

@@ -80,6 +80,8 @@ def _option_tokens(name: str, value: object, flag: Flag | None) -> list[str]:
     if isinstance(value, list):
         if flag is not None and flag.kind in ("json", "jsonlist"):
             return [f"{name}={json.dumps(value)}"]
+        if flag is not None and flag.kind == "append":
+            return [token for item in value for token in (name, _scalar(item))]
         return [name, *map(_scalar, value)] if value else []
     if isinstance(value, dict):
         return [f"{name}={json.dumps(value)}"]

@@ -9,14 +9,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.log_options import log_config
+from ortloom.commands.metrics_options import metrics_config
 from ortloom.commands.parser_settings import parser_settings
 from ortloom.commands.route_options import profiler_config, route_config
 from ortloom.commands.structured_outputs import structured_outputs
+from ortloom.commands.tls_options import tls_config
+from ortloom.commands.trace_options import trace_config
 from ortloom.config import (
     CacheConfig,
     Config,
     FrontConfig,
-    LogConfig,
     ModelConfig,
     ProviderConfig,
     SchedulerConfig,
@@ -104,9 +107,11 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
             threads=_threads(read),
             cpu_affinity=_cpu_affinity(read),
         ),
-        front=_front(read, env),
-        log=_log(read, env),
+        front=_front(read, env, notices),
+        log=log_config(args, env, read.whole("--max-log-len", 0)),
+        metrics=metrics_config(args),
         profiler=profiler_config(args),
+        traces=trace_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
     return ServePlan(
@@ -220,7 +225,7 @@ def _scheduler(read: _Reader) -> SchedulerConfig:
     )
 
 
-def _front(read: _Reader, env: Environment) -> FrontConfig:
+def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
     base = FrontConfig()
     template_kwargs = _mapping(read, "--default-chat-template-kwargs")
     thinking = read.maybe("--enable-thinking", bool)
@@ -231,8 +236,11 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         host=read.get("--host", str, base.host),
         port=_default(read.whole("--port", 0, 65535), base.port),
         uds=read.maybe("--uds", str),
+        tls=tls_config(read.args, notices),
         num_fronts=read.whole("--api-server-count", 1) or 1,
+        one_process=read.get("--disable-frontend-multiprocessing", bool, False),
         api_keys=tuple(key for key in read.strings("--api-key") if key) or env.api_keys,
+        middleware=read.strings("--middleware"),
         root_path=read.get("--root-path", str, ""),
         allowed_origins=_listed(read, "--allowed-origins", base.allowed_origins),
         allowed_methods=_listed(read, "--allowed-methods", base.allowed_methods),
@@ -251,6 +259,7 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         enable_server_load_tracking=read.get("--enable-server-load-tracking", bool, False),
         sse_keep_alive_interval=float(read.whole("--sse-keep-alive-interval", 0) or 0),
         max_header_count=read.whole("--h11-max-header-count", 1) or base.max_header_count,
+        max_head_size=_head_size(read, base.max_head_size),
         shutdown_timeout=float(read.whole("--shutdown-timeout", 0) or 0),
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
         max_n=_default(env.max_n, base.max_n),
@@ -275,23 +284,10 @@ def _responses_store(read: _Reader, env: Environment) -> bool:
     return env.responses_store
 
 
-def _log(read: _Reader, env: Environment) -> LogConfig:
-    base = LogConfig()
-    level = read.maybe("--log-level", str)
-    if level is None and read.get("--verbose", bool, False):
-        level = "DEBUG"
-    if level is None:
-        level = env.log_level
-    if level is None and read.has("--uvicorn-log-level"):
-        level = read.get("--uvicorn-log-level", str, "info").upper().replace("TRACE", "DEBUG")
-    return LogConfig(
-        level=level or base.level,
-        log_stats=not read.get("--disable-log-stats", bool, False),
-        stats_interval=_default(env.stats_interval, base.stats_interval),
-        log_requests=read.get("--enable-log-requests", bool, False),
-        max_log_len=read.whole("--max-log-len", 0),
-        debug_invariants=level == "DEBUG",
-    )
+def _head_size(read: _Reader, default: int) -> int:
+    """VLLM's own 4 MiB a connection is too much to hold unasked; who names a size gets it."""
+    name = "--h11-max-incomplete-event-size"
+    return (read.whole(name, 1) or default) if read.has(name) else default
 
 
 def chat_template(value: str | None) -> str | None:

@@ -7,6 +7,9 @@ combination is reported as such.
 from collections.abc import Callable, Iterator
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.metrics_options import metrics_contradictions
+from ortloom.commands.tls_options import tls_contradictions
+from ortloom.commands.trace_options import trace_contradictions
 from ortloom.errors import ConfigError
 
 
@@ -36,6 +39,8 @@ def _logs(args: Arguments) -> Iterator[str]:
         yield "--enable-log-outputs needs --enable-log-requests"
     if args.get("--enable-log-requests") and args.get("--disable-log-requests"):
         yield "--enable-log-requests contradicts --disable-log-requests"
+    yield from metrics_contradictions(args)
+    yield from trace_contradictions(args)
     if args.get("--enable-per-request-metrics") and args.get("--disable-log-stats"):
         yield "--enable-per-request-metrics contradicts --disable-log-stats"
 
@@ -68,6 +73,8 @@ def _processes(args: Arguments) -> Iterator[str]:
     count = _number(args, "--api-server-count")
     if count is not None and count > 0 and args.get("--headless"):
         yield "--api-server-count cannot be combined with --headless"
+    if count is not None and count > 1 and args.get("--disable-frontend-multiprocessing"):
+        yield "--api-server-count cannot be combined with --disable-frontend-multiprocessing"
     modes = [
         name
         for name in (
@@ -122,12 +129,7 @@ def _same_thing(args: Arguments) -> Iterator[str]:
 
 
 def _transport(args: Arguments) -> Iterator[str]:
-    key, certificate = args.get("--ssl-keyfile"), args.get("--ssl-certfile")
-    if (key is None) != (certificate is None):
-        given, missing = "--ssl-keyfile", "--ssl-certfile"
-        if key is None:
-            given, missing = missing, given
-        yield f"{given} needs {missing}"
+    yield from tls_contradictions(args)
     if args.get("--fingerprint-mode") == "custom" and args.get("--fingerprint-value") is None:
         yield "--fingerprint-mode custom needs --fingerprint-value"
 

@@ -59,13 +59,34 @@ def run(
         plan = msgspec.structs.replace(plan, config=without_engine(plan.config))
     blank_arguments(_secrets(args))
     _warn_about_environment(env, args)
-    _print_start(args, plan)
+    if plan.config.front.tls is not None:
+        from ortloom.server.tls import server_context
+
+        server_context(plan.config.front.tls)  # its errors come before anything is exported
+    if plan.config.traces is not None:
+        from ortloom.server.tracing import check_tracing
+
+        check_tracing(plan.config.traces)
+    if plan.config.log.python_config is not None:
+        from ortloom.log_setup import apply
+
+        apply(plan.config.log.python_config)
+    _print_start(args, plan, env)
     if early is not None and not (Path(plan.config.model.bundle) / "manifest.json").is_file():
         early.discard()  # an export comes first, and needs the memory that they hold
         early = None
         if signals is not None:
             signals.release()
+    if plan.config.front.one_process and early is not None:
+        early.discard()
+        early = None
     config = with_bundle(plan)
+    if config.front.one_process:
+        from ortloom.server import one_process
+
+        if signals is not None:
+            signals.release()
+        return one_process.run(config)
     if signals is not None:
         signals.hold()
     from ortloom.server.supervisor import run as supervise
@@ -144,14 +165,15 @@ def _warn_about_environment(env: Environment, args: Arguments) -> None:
         say(f"warning: {name} is set; it is known, but not honoured in this build yet")
 
 
-def _print_start(args: Arguments, plan: ServePlan) -> None:
+def _print_start(args: Arguments, plan: ServePlan, env: Environment) -> None:
     for line in plan.notices:
         say(f"warning: {line}")
     front = plan.config.front
     if not front.api_keys and front.uds is None and not args.get("--host"):
         say(f"warning: listening on {front.host} without an API key (--api-key, VLLM_API_KEY)")
     if plan.config.log.level in ("DEBUG", "INFO", "NOTSET"):
-        say(f"ortloom version {__version__}")
+        if env.logging.logo:
+            say(f"ortloom version {__version__}")
         say(f"non-default args: {json.dumps(_non_default(args, plan), ensure_ascii=False)}")
 
 

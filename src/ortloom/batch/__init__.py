@@ -1,0 +1,1 @@
+"""OpenAI's batch format without a service: `ortloom run-batch`."""
