@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 
 from ortloom.config import Config
 from ortloom.errors import CapacityError, EngineDead, RequestError
@@ -25,15 +26,22 @@ from ortloom.runtime.messages import (
     EngineRequest,
 )
 from ortloom.runtime.policies import load_policy
-from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
+from ortloom.runtime.scheduler import REQUEST_FAILED
+from ortloom.runtime.scheduler_class import load_scheduler
+from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_limits import StepLimits
+from ortloom.runtime.step_log import log_step
+from ortloom.runtime.step_overlap import StepOverlap
+from ortloom.runtime.step_watchdog import StepWatchdog
 
 log = logging.getLogger("ortloom.engine")
 
-DEFAULT_BATCHED_TOKENS = 2048
 STATS_INTERVAL = 1.0
 """Seconds between numbers for clients that get no outputs, and between looks for lost clients."""
+
+DEVICE_VARIANTS = ("cuda", "tensorrt")
+"""Graph variants that leave this process's processors free while they run."""
 
 VALIDATION_POLL = 0.002
 STALL_POLL = 0.01
@@ -57,22 +65,12 @@ class EngineCore:
         self.runner = runner
         self.clock = clock
         sched = config.scheduler
-        tokens = sched.max_num_batched_tokens
-        if tokens is None:
-            tokens = DEFAULT_BATCHED_TOKENS
-            if not sched.enable_chunked_prefill:
-                tokens = max(tokens, runner.max_model_len)
-        limits = StepLimits(
-            max_num_seqs=sched.max_num_seqs,
-            max_num_batched_tokens=tokens,
-            chunked_prefill=sched.enable_chunked_prefill,
-            long_prefill_token_threshold=sched.long_prefill_token_threshold,
-            max_model_len=runner.max_model_len,
-        )
+        limits = StepLimits(sched, runner.max_model_len)
         self.pool = BlockPool(runner.num_blocks)
         caching = config.cache.enable_prefix_caching
         kv = KVCacheManager(self.pool, runner.block_size, caching)
-        self.scheduler = Scheduler(limits, load_policy(sched.policy), kv, clock)
+        scheduler = load_scheduler(sched.scheduler_cls)
+        self.scheduler = scheduler(limits, load_policy(sched.policy), kv, clock)
         self._admission = Admission(
             self.scheduler,
             max_model_len=runner.max_model_len,
@@ -89,13 +87,21 @@ class EngineCore:
             num_blocks=runner.num_blocks,
             kv_cache_bytes=runner.kv_cache_bytes,
             max_num_seqs=sched.max_num_seqs,
-            max_num_batched_tokens=tokens,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
             enable_prefix_caching=caching,
             provider=runner.provider_report,
             cache_config={**runner.cache_config, "prefix_caching_hash_algo": "sha256"},
             notices=list(runner.notices),
             engine_pid=os.getpid(),
         )
+        self.on_stuck: Callable[[str], None] = log.critical
+        self._step_timeout = sched.step_timeout
+        self._step_log = sched.step_log
+        # A CPU computes with all its cores: there a second thread would only take turns with them.
+        on_device = runner.provider_report.graph_variant in DEVICE_VARIANTS
+        self._async = on_device if sched.async_scheduling is None else sched.async_scheduling
+        self._overlap: StepOverlap | None = None
+        self._watchdog: StepWatchdog | None = None
         self._debug = config.log.debug_invariants
         self._stats_log: StatsLog | None = None
         if config.log.log_stats:
@@ -118,14 +124,23 @@ class EngineCore:
         Raises:
             EngineDead: the runner cannot compute any more.
         """
+        if self._async:
+            self._overlap = StepOverlap(self, inbox, outbox)
+        if self._step_timeout > 0:
+            self._watchdog = StepWatchdog(self._step_timeout, lambda text: self.on_stuck(text))
+            self._watchdog.start()
         try:
             while not self._stopping:
                 for client_id, message in inbox.drain(self._patience()):
                     self.apply(client_id, message)
                 self.step()
-                self.flush(outbox)
+                # With overlap the next step sends what this one made.
+                if self._overlap is None or not self._was_busy or not self.scheduler.has_work:
+                    self.flush(outbox)
             self.scheduler.abort(list(self.scheduler.requests))
         finally:
+            if self._watchdog is not None:
+                self._watchdog.stop()
             self.scheduler.fail(list(self.scheduler.requests.values()))
             self.flush(outbox)
             if self._validator is not None:
@@ -266,15 +281,26 @@ class EngineCore:
         plan = self.scheduler.schedule()
         self._was_busy = plan is not None
         if plan is not None:
+            begun = time.perf_counter()
             try:
-                self.scheduler.update(plan, self.runner.execute(plan))
+                self.scheduler.update(plan, self._execute(plan))
             except Exception:
                 log.exception("a step failed: its %d requests end", len(plan.scheduled))
                 self.scheduler.fail([item.request for item in plan.scheduled])
                 self._try_runner()
+            if self._step_log:
+                log_step(plan, self.scheduler, time.perf_counter() - begun)
+        if self._overlap is not None:
+            self._overlap.settle()
         self._forget_finished()
         if self._debug and not self.scheduler.running:
             invariants.check(self.pool, self.scheduler)
+
+    def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        with nullcontext() if self._watchdog is None else self._watchdog.step():
+            if self._overlap is None:
+                return self.runner.execute(plan)
+            return self.runner.execute(plan, self._overlap)
 
     def _forget_finished(self) -> None:
         for request_id in self.scheduler.take_finished_ids():

@@ -4,6 +4,7 @@ Owns the session, the KV pools and the sampler; knows nothing of queues, clients
 attributes are fixed once loaded.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -159,8 +160,14 @@ class ModelRunner:
         }
         return runner
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def execute(
+        self, plan: SchedulerOutput, meanwhile: Callable[[], None] | None = None
+    ) -> ModelRunnerOutput:
         """Run one step.
+
+        Args:
+            plan: of the step.
+            meanwhile: called once in this thread while the first graph call runs.
 
         Raises:
             EngineError: the graph failed; the state of the cache is then unknown.
@@ -168,7 +175,8 @@ class ModelRunner:
         results = [RowResult() for _ in plan.scheduled]
         for segments in graph_calls(plan.scheduled, self._max_call_tokens, MAX_LOGITS_ROWS):
             inputs = self._builder.build(segments)
-            logits = self._session.run(inputs)
+            logits = self._session.run(inputs, meanwhile)
+            meanwhile = None
             if inputs.num_rows:
                 self._read(plan.scheduled, segments, logits, results)
         return ModelRunnerOutput(results)

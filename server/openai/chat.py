@@ -16,7 +16,7 @@ from ortloom.server.openai.messages import text_of
 from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
 from ortloom.server.openai.sampling import sampling_params
-from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.stream_interval import every, interval_of
 from ortloom.server.openai.to_engine import (
     check_model,
     make_job,
@@ -191,7 +191,7 @@ async def stream(chat: Chat, request: Request) -> None:
     """The reply as events; errors before the first engine output are raised."""
     front = chat.front
     working = generate(chat.job, front.client, front.tokenizer, front.metrics)
-    pieces = every(working, chat.body.stream_interval)
+    pieces = every(working, interval_of(front, chat.body.stream_interval))
     chunks = _Chunks(chat)
     opening = chunks.opening()
     async with SseWriter(request) as sse, aclosing(pieces):

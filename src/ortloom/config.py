@@ -45,13 +45,33 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one step and of admission. Lengths in tokens."""
+    """Limits of one step and of admission. Lengths in tokens.
+
+    `max_num_partial_prefills` above 1: so many prompts are computed in parts side by side, each
+    part at most the long-prefill threshold. `watermark` is the share of KV blocks that admission
+    leaves free, 0..1. `prefill_schedule_interval` in steps; `stream_interval` in tokens.
+    `async_scheduling` None = where there is a processor beside the ones that compute.
+    `step_timeout` in seconds, 0 = no watchdog.
+    """
 
     max_num_seqs: int = 256
+    max_num_active_seqs: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold_adaptive: bool = False
+    reserve_full_prompt: bool = True
+    watermark: float = 0.0
+    prefill_schedule_interval: int = 1
+    stream_interval: int = 1
+    scheduler_cls: str | None = None
+    async_scheduling: bool | None = None
+    step_timeout: float = 300.0
+    step_log: bool = False
     max_num_batched_tokens: int | None = None  # None = 2048, raised to max_model_len unless chunked
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
-    policy: Literal["fcfs", "priority"] = "fcfs"
+    policy: Literal["fcfs", "priority", "lpm"] = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
 

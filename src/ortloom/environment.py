@@ -18,6 +18,7 @@ HONOURED = frozenset(
     {
         "VLLM_API_KEY",
         "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_LOGGING_LEVEL",
         "VLLM_LOG_STATS_INTERVAL",
@@ -54,7 +55,6 @@ NOT_YET = frozenset(
         "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
         "VLLM_ENFORCE_STRICT_TOOL_CALLING",
         "VLLM_ENGINE_READY_TIMEOUT_S",
-        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_GPU_MEMORY_UTILIZATION",
         "VLLM_IMAGE_FETCH_TIMEOUT",
         "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
@@ -88,6 +88,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     max_bad_words: int | None = None
     max_new_tokens: int | None = None
     keep_alive_timeout: float | None = None
+    step_timeout: float | None = None
+    step_log: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -119,6 +121,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         max_bad_words=_whole(env, "VLLM_MAX_NUM_BAD_WORDS", 0),
         max_new_tokens=_whole(env, "VT_SERVER_MAX_NEW_TOKENS", 0) or None,
         keep_alive_timeout=_number(env, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 0.0),
+        step_timeout=_number(env, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", 0.0),
+        step_log=_switch(env, "VT_ENGINE_STEP_LOG"),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
     )
@@ -131,6 +135,10 @@ def cache_root(environ: Mapping[str, str] | None = None) -> Path:
     if base.startswith("/"):  # the base directory specification ignores relative values
         return Path(base) / "ortloom"
     return Path(env.get("HOME") or "~").expanduser() / ".cache" / "ortloom"
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    return env.get(name, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def _number(env: Mapping[str, str], name: str, least: float) -> float | None:

@@ -4,11 +4,13 @@
 """
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.reader import Reader as _Reader
+from ortloom.commands.scheduler_options import scheduler_config
 from ortloom.config import (
     CacheConfig,
     Config,
@@ -16,7 +18,6 @@ from ortloom.config import (
     LogConfig,
     ModelConfig,
     ProviderConfig,
-    SchedulerConfig,
 )
 from ortloom.environment import Environment
 from ortloom.errors import ConfigError
@@ -48,39 +49,6 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...]
 
 
-class _Reader:
-    """Typed access to the parsed arguments."""
-
-    def __init__(self, args: Arguments) -> None:
-        self.args = args
-
-    def has(self, name: str) -> bool:
-        return name in self.args.passed
-
-    def get(self, name: str, type_: type[T], default: T) -> T:
-        value = self.args.get(name)
-        return value if isinstance(value, type_) else default
-
-    def word(self, name: str, default: str) -> Any:
-        """A choice; the flag table has its values checked against the field's literals."""
-        return self.get(name, str, default)
-
-    def maybe(self, name: str, type_: type[T]) -> T | None:
-        value = self.args.get(name)
-        return value if isinstance(value, type_) else None
-
-    def strings(self, name: str) -> tuple[str, ...]:
-        value = self.args.get(name)
-        return tuple(map(str, value)) if isinstance(value, list) else ()
-
-    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
-        value = self.maybe(name, int)
-        if value is not None and (value < least or (most is not None and value > most)):
-            span = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise ConfigError(f"argument {name}: must be {span}, got {value}")
-        return value
-
-
 def build_plan(args: Arguments, env: Environment) -> ServePlan:
     """Build the tree.
 
@@ -93,7 +61,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
-        scheduler=_scheduler(read),
+        scheduler=scheduler_config(read, env, notices),
         provider=ProviderConfig(
             provider=read.word("--provider", "auto"),
             require=read.maybe("--require-provider", str),
@@ -191,22 +159,6 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
         memory_fraction=fraction,
         kv_cache_dtype=kind.dtype,
         enable_prefix_caching=caching,
-    )
-
-
-def _scheduler(read: _Reader) -> SchedulerConfig:
-    budget = read.whole("--max-num-batched-tokens", 1)
-    seqs = read.whole("--max-num-seqs", 1)
-    if seqs is None:
-        seqs = 256 if budget is None else min(256, budget)
-    return SchedulerConfig(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=budget,
-        enable_chunked_prefill=read.get("--enable-chunked-prefill", bool, True),
-        long_prefill_token_threshold=read.whole("--long-prefill-token-threshold", 0) or 0,
-        policy=read.word("--scheduling-policy", "fcfs"),
-        max_num_queued_reqs=read.whole("--max-num-queued-reqs", 1),
-        max_num_queued_tokens=read.whole("--max-num-queued-tokens", 1),
     )
 
 
