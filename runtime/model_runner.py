@@ -14,6 +14,7 @@ from ortloom.config import Config
 from ortloom.errors import InvalidRequest
 from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
+from ortloom.runtime.context_window import ContextWindow
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
 from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
@@ -64,6 +65,8 @@ class ModelRunner:
         tokenizer = manifest.tokenizer.tokenizer
         folder = Path(config.model.bundle)
         tokenizer_file = None if tokenizer is None else inside(folder, tokenizer.path)
+        if config.model.tokenizer is not None:
+            tokenizer_file = Path(config.model.tokenizer) / "tokenizer.json"
         self.vocab_size = manifest.architecture.vocab_size
         self.block_size = config.cache.block_size
         self.provider_report = provider_report
@@ -129,10 +132,11 @@ class ModelRunner:
         activations += min(MAX_LOGITS_ROWS, scheduler.max_num_seqs) * runner.vocab_size * 4
         block_bytes = size * sum(spec.bytes_per_token() for spec in specs)
         cache = config.cache
+        window = ContextWindow.of(manifest, config.model.disable_sliding_window)
         demand = KVDemand(
             block_size=size,
             block_bytes=block_bytes,
-            model_max_len=manifest.architecture.max_position_embeddings,
+            model_max_len=window.max_len,
             asked_max_len=config.model.max_model_len,
             max_num_seqs=scheduler.max_num_seqs,
             num_blocks=cache.num_blocks,
@@ -147,7 +151,7 @@ class ModelRunner:
         runner.max_model_len = plan.max_model_len
         runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
         notice = [] if asked.notice is None else [asked.notice]
-        runner.notices = [*notice, *provider.notices(), *plan.notices]
+        runner.notices = [*notice, *window.notices, *provider.notices(), *plan.notices]
         runner.cache_config = {
             "block_size": str(size),
             "cache_dtype": kv_cache_dtype,

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,8 +50,10 @@ def build_context(handoff: Handoff) -> FrontContext:
     bundle = Path(model.bundle)
     manifest = Manifest.load(bundle)
     tokenizer = None
+    tokenizer_folder = bundle if model.tokenizer is None else Path(model.tokenizer)
+    tokenizer_config = None if model.tokenizer_config is None else Path(model.tokenizer_config)
     if not model.skip_tokenizer_init:
-        tokenizer = Tokenizer.load(Path(model.tokenizer) if model.tokenizer else bundle)
+        tokenizer = Tokenizer.load(tokenizer_folder, tokenizer_config)
     names = model.served_model_names or (model.bundle,)
     limit = model.max_model_len or manifest.architecture.max_position_embeddings
     if limit < 1:
@@ -64,7 +67,12 @@ def build_context(handoff: Handoff) -> FrontContext:
         chat_template=(
             None
             if tokenizer is None
-            else ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
+            else ChatTemplate.load(
+                tokenizer_folder,
+                tokenizer,
+                config.front.chat_template,
+                own_config=tokenizer_config is None,
+            )
         ),
         defaults=GenerationDefaults.resolve(
             bundle,
@@ -74,6 +82,9 @@ def build_context(handoff: Handoff) -> FrontContext:
         ),
         created=int(handoff.started),
         served_names=names,
+        long_texts=ThreadPoolExecutor(
+            config.front.renderer_workers, thread_name_prefix="long-text"
+        ),
     )
 
 

@@ -14,11 +14,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `max_model_len` None = the model's own limit, fitted down to the KV pool with a log line;
     -1 = the same on purpose; else exact (start-up fails if one sequence does not fit).
+    `tokenizer` and `tokenizer_config` None = the bundle's. `disable_sliding_window` caps the
+    context at the window of models whose every layer has one.
     """
 
     bundle: str
     served_model_names: tuple[str, ...] = ()
     tokenizer: str | None = None
+    tokenizer_config: str | None = None
+    disable_sliding_window: bool = False
     max_model_len: int | None = None
     generation_config: str = "auto"  # auto | vllm | a folder
     override_generation_config: dict[str, object] = {}
@@ -119,6 +123,8 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     send_timeout: float = 30.0
     request_deadline: float = 3600.0
     shutdown_timeout: float = 0.0
+    renderer_workers: int = 1  # threads that tokenise long texts
+    limit_mm_per_prompt: dict[str, int] = {}  # kind of media -> most items of a prompt
     max_n: int = 16384
     max_prompts: int = 1024
     max_stop_strings: int = 4

@@ -9,6 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.media_limits import media_limits
+from ortloom.commands.model_options import SourcePlan, source_plan
 from ortloom.commands.reader import Reader as _Reader
 from ortloom.commands.scheduler_options import scheduler_config
 from ortloom.config import (
@@ -46,6 +48,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     quant: str | None
     dtype: str | None
     bundle_cache: Path | None
+    source: SourcePlan
     notices: tuple[str, ...]
 
 
@@ -77,6 +80,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         quant=_quant(read),
         dtype=_dtype(read),
         bundle_cache=None if cache is None else Path(cache),
+        source=source_plan(read, notices),
         notices=tuple(notices),
     )
 
@@ -110,6 +114,9 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         bundle=model,
         served_model_names=read.strings("--served-model-name") or (model,),
         max_model_len=context,
+        skip_tokenizer_init=read.get("--skip-tokenizer-init", bool, False),
+        tokenizer_config=_tokenizer_config(read),
+        disable_sliding_window=read.get("--disable-sliding-window", bool, False),
         generation_config=source,
         override_generation_config=_mapping(read, "--override-generation-config"),
         max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
@@ -117,6 +124,13 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
     )
+
+
+def _tokenizer_config(read: _Reader) -> str | None:
+    path = read.maybe("--tokenizer-config", str)
+    if path is not None and not Path(path).is_file():
+        raise ConfigError(f"argument --tokenizer-config: '{path}' is no file")
+    return path
 
 
 def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
@@ -194,6 +208,8 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         max_header_count=read.whole("--h11-max-header-count", 1) or base.max_header_count,
         shutdown_timeout=float(read.whole("--shutdown-timeout", 0) or 0),
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
+        renderer_workers=read.whole("--renderer-num-workers", 1, MAX_THREADS) or 1,
+        limit_mm_per_prompt=media_limits(read),
         max_n=_default(env.max_n, base.max_n),
         max_prompts=_default(env.max_prompts, base.max_prompts),
         max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),

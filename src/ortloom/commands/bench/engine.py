@@ -5,7 +5,7 @@ import msgspec
 from ortloom.commands.bench.options import Options
 from ortloom.commands.configuration import build_plan
 from ortloom.commands.contradictions import check_contradictions
-from ortloom.commands.serve import with_bundle
+from ortloom.commands.model_files import with_bundle
 from ortloom.config import Config
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
