@@ -14,6 +14,8 @@ from ortloom.runtime.admission import Admission
 from ortloom.runtime.block_pool import BlockPool
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.kv_events import KVEventLog
+from ortloom.runtime.kv_publisher import KVPublisher
 from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
@@ -66,9 +68,15 @@ class EngineCore:
         self.clock = clock
         sched = config.scheduler
         limits = StepLimits(sched, runner.max_model_len)
-        self.pool = BlockPool(runner.num_blocks)
+        self._events: KVEventLog | None = None
+        self._publisher: KVPublisher | None = None
+        if config.cache.kv_events is not None:
+            self._events = KVEventLog(runner.block_size)
+            self._publisher = KVPublisher(config.cache.kv_events)
+        self.pool = BlockPool(runner.num_blocks, self._events)
         caching = config.cache.enable_prefix_caching
-        kv = KVCacheManager(self.pool, runner.block_size, caching)
+        algorithm = config.cache.prefix_caching_hash_algo
+        kv = KVCacheManager(self.pool, runner.block_size, caching, algorithm)
         scheduler = load_scheduler(sched.scheduler_cls)
         self.scheduler = scheduler(limits, load_policy(sched.policy), kv, clock)
         self._admission = Admission(
@@ -90,7 +98,7 @@ class EngineCore:
             max_num_batched_tokens=limits.max_num_batched_tokens,
             enable_prefix_caching=caching,
             provider=runner.provider_report,
-            cache_config={**runner.cache_config, "prefix_caching_hash_algo": "sha256"},
+            cache_config={**runner.cache_config, "prefix_caching_hash_algo": algorithm},
             notices=list(runner.notices),
             engine_pid=os.getpid(),
         )
@@ -141,6 +149,8 @@ class EngineCore:
         finally:
             if self._watchdog is not None:
                 self._watchdog.stop()
+            if self._publisher is not None:
+                self._publisher.close()
             self.scheduler.fail(list(self.scheduler.requests.values()))
             self.flush(outbox)
             if self._validator is not None:
@@ -321,6 +331,10 @@ class EngineCore:
 
     def flush(self, outbox: Outbox) -> None:
         """Send answers and outputs. A client that cannot take its own loses its requests."""
+        if self._events is not None and self._publisher is not None:
+            events = self._events.take()
+            if events:
+                self._publisher.publish(events)
         now = self.clock()
         messages, self._messages = self._messages, []
         outputs = self.scheduler.take_outputs()

@@ -35,6 +35,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     verify: bool = False
 
 
+class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where events of the KV cache are published; sizes in batches, one a step."""
+
+    endpoint: str = "tcp://*:5557"
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    topic: str = ""
+
+
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """KV cache sizing, in the order of precedence: num_blocks, kv_cache_memory_bytes, memory
     fraction. All None / default = min(40 % of the memory the cgroup leaves,
@@ -46,6 +57,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kv_cache_memory_bytes: int | None = None
     memory_fraction: float | None = None
     enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: str = "sha256"  # as in `runtime.block_digest`
+    kv_events: KVEventsConfig | None = None
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

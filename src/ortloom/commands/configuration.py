@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.kv_options import check_scales, kv_events
 from ortloom.commands.media_limits import media_limits
 from ortloom.commands.model_options import SourcePlan, source_plan
 from ortloom.commands.reader import Reader as _Reader
@@ -163,6 +164,7 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
     kind = parse_kv_cache_dtype(read.word("--kv-cache-dtype", "auto"))
     if kind.notice is not None:
         notices.append(kind.notice)
+    check_scales(read, kind.dtype, notices)
     caching = read.maybe("--enable-prefix-caching", bool)
     if caching is None:
         caching = read.get("--enable-radix-attention", bool, True)
@@ -173,6 +175,8 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
         memory_fraction=fraction,
         kv_cache_dtype=kind.dtype,
         enable_prefix_caching=caching,
+        prefix_caching_hash_algo=read.word("--prefix-caching-hash-algo", "sha256"),
+        kv_events=kv_events(read),
     )
 
 
