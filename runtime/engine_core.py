@@ -87,6 +87,7 @@ class EngineCore:
             max_num_queued_reqs=sched.max_num_queued_reqs,
             max_num_queued_tokens=sched.max_num_queued_tokens,
             seed=config.model.seed,
+            trace_replay=config.model.enable_trace_replay,
         )
         self.ready = EngineReady(
             max_model_len=runner.max_model_len,

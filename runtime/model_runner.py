@@ -22,6 +22,7 @@ from ortloom.runtime.kv_memory import KVDemand, activation_bytes, check_block_si
 from ortloom.runtime.kv_pools import pool_specs
 from ortloom.runtime.messages import EngineRequest, ProviderReport
 from ortloom.runtime.model_inputs import InputBuilder, Segment
+from ortloom.runtime.numa import bind_memory
 from ortloom.runtime.providers.kv_cache import graph_kv_cache_dtype
 from ortloom.runtime.providers.select import select
 from ortloom.runtime.request import Request
@@ -100,6 +101,9 @@ class ModelRunner:
         """
         check_block_size(config.cache.block_size)
         machine.keep_to(config.provider.cpu_affinity)  # before any thread that computes is started
+        unbound = None
+        if config.provider.numa_node is not None:
+            unbound = bind_memory(config.provider.numa_node)
         folder = Path(config.model.bundle)
         manifest = Manifest.load(folder)
         if config.model.verify:
@@ -110,7 +114,9 @@ class ModelRunner:
         kv_cache_dtype = graph_kv_cache_dtype(provider, manifest, asked.dtype)
         graph = manifest.graph(provider.graph_variant, kv_cache_dtype)
         specs = pool_specs(graph)
-        threads = config.provider.threads or machine.default_threads()
+        threads = config.provider.threads
+        if not threads:
+            threads = max(1, machine.default_threads() - config.provider.reserved_cpus)
         if provider.reads_weights_in_place:
             for weight in manifest.weights:
                 read_in_huge_pages(inside(folder, weight.file.path), weight)
@@ -151,6 +157,8 @@ class ModelRunner:
         runner.max_model_len = plan.max_model_len
         runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
         notice = [] if asked.notice is None else [asked.notice]
+        if unbound is not None:
+            notice.append(f"--numa-bind: memory is not bound to a node: {unbound}")
         runner.notices = [*notice, *window.notices, *provider.notices(), *plan.notices]
         runner.cache_config = {
             "block_size": str(size),

@@ -312,13 +312,14 @@ class Scheduler:
                 self._finish(request, "length", None)  # nothing was to be generated
             return 0
         assert row.token_id is not None
-        request.token_ids.append(row.token_id)
+        token = _traced(request, row.token_id)
+        request.token_ids.append(token)
         first = request.num_output_tokens == 1
         request.times.last_token = now
         if first:
             request.times.first_token = now
         output = self._output(request)
-        output.new_token_ids = [row.token_id]
+        output.new_token_ids = [token]
         if row.logprobs is not None:
             output.logprobs = [row.logprobs]
         if first:
@@ -384,6 +385,13 @@ class Scheduler:
 
     def _emit(self, request: Request, output: EngineOutput) -> None:
         self._outputs.setdefault(request.client_id, []).append(output)
+
+
+def _traced(request: Request, sampled: int) -> int:
+    """The next token: that of the request's trace, while it lasts, else the sampled one."""
+    trace = request.sampling.trace_decode_token_ids
+    index = request.num_output_tokens
+    return trace[index] if trace is not None and index < len(trace) else sampled
 
 
 def _copy(times: RequestTimes) -> RequestTimes:

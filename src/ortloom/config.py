@@ -31,6 +31,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"
     ] = "raw_logprobs"
     skip_tokenizer_init: bool = False
+    enable_trace_replay: bool = False
     seed: int = 0
     verify: bool = False
 
@@ -96,12 +97,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Execution provider. `provider` auto picks by hardware; any other value never falls back.
     `require` makes start-up fail unless auto picked that one. threads 0 = physical cores within
-    the affinity mask and cgroup quota. `cpu_affinity` () = the mask the process was given."""
+    the affinity mask and cgroup quota, less `reserved_cpus`. `cpu_affinity` () = the mask the
+    process was given. `numa_node` = where memory is taken from, None = anywhere."""
 
     provider: Literal["auto", "tensorrt", "tensorrt_ep", "cuda", "cpu", "plain"] = "auto"
     require: str | None = None
     threads: int = 0
+    reserved_cpus: int = 0
     cpu_affinity: tuple[int, ...] = ()
+    numa_node: int | None = None
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

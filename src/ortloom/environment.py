@@ -18,6 +18,8 @@ HONOURED = frozenset(
     {
         "VLLM_API_KEY",
         "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
         "VLLM_LOGGING_LEVEL",
@@ -46,8 +48,6 @@ NOT_YET = frozenset(
         "VLLM_COMPUTE_NANS_IN_LOGITS",
         "VLLM_CONFIGURE_LOGGING",
         "VLLM_CONFIG_ROOT",
-        "VLLM_CPU_NUM_OF_RESERVED_CPU",
-        "VLLM_CPU_OMP_THREADS_BIND",
         "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
         "VLLM_DISABLE_LOG_LOGO",
         "VLLM_ENABLE_COHERE_API",
@@ -88,6 +88,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     max_bad_words: int | None = None
     max_new_tokens: int | None = None
     keep_alive_timeout: float | None = None
+    cpu_bind: str | None = None  # processors of the engine, as 0-3,8
+    reserved_cpus: int | None = None
     step_timeout: float | None = None
     step_log: bool = False
     unknown: tuple[str, ...] = ()
@@ -121,6 +123,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         max_bad_words=_whole(env, "VLLM_MAX_NUM_BAD_WORDS", 0),
         max_new_tokens=_whole(env, "VT_SERVER_MAX_NEW_TOKENS", 0) or None,
         keep_alive_timeout=_number(env, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 0.0),
+        cpu_bind=_cpu_bind(env),
+        reserved_cpus=_whole(env, "VLLM_CPU_NUM_OF_RESERVED_CPU", 0),
         step_timeout=_number(env, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", 0.0),
         step_log=_switch(env, "VT_ENGINE_STEP_LOG"),
         unknown=tuple(name for name in ours if name not in known),
@@ -135,6 +139,11 @@ def cache_root(environ: Mapping[str, str] | None = None) -> Path:
     if base.startswith("/"):  # the base directory specification ignores relative values
         return Path(base) / "ortloom"
     return Path(env.get("HOME") or "~").expanduser() / ".cache" / "ortloom"
+
+
+def _cpu_bind(env: Mapping[str, str]) -> str | None:
+    text = env.get("VLLM_CPU_OMP_THREADS_BIND", "").strip()
+    return None if text.lower() in ("", "auto", "all", "nobind") else text
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

@@ -12,6 +12,7 @@ from ortloom.commands.arguments import Arguments
 from ortloom.commands.kv_options import check_scales, kv_events
 from ortloom.commands.media_limits import media_limits
 from ortloom.commands.model_options import SourcePlan, source_plan
+from ortloom.commands.provider_options import MAX_THREADS, provider_config
 from ortloom.commands.reader import Reader as _Reader
 from ortloom.commands.scheduler_options import scheduler_config
 from ortloom.config import (
@@ -20,17 +21,14 @@ from ortloom.config import (
     FrontConfig,
     LogConfig,
     ModelConfig,
-    ProviderConfig,
 )
 from ortloom.environment import Environment
 from ortloom.errors import ConfigError
 from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
-from ortloom.runtime.machine import affinity, processors
 
 T = TypeVar("T")
 
 MAX_BLOCK_SIZE = 256
-MAX_THREADS = 256
 _DTYPES = {
     "float": "fp32",
     "float32": "fp32",
@@ -66,12 +64,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         model=_model(read, model),
         cache=_cache(read, env, notices),
         scheduler=scheduler_config(read, env, notices),
-        provider=ProviderConfig(
-            provider=read.word("--provider", "auto"),
-            require=read.maybe("--require-provider", str),
-            threads=_threads(read),
-            cpu_affinity=_cpu_affinity(read),
-        ),
+        provider=provider_config(read, env, notices),
         front=_front(read, env),
         log=_log(read, env),
     )
@@ -116,6 +109,7 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         served_model_names=read.strings("--served-model-name") or (model,),
         max_model_len=context,
         skip_tokenizer_init=read.get("--skip-tokenizer-init", bool, False),
+        enable_trace_replay=read.get("--enable-trace-replay", bool, False),
         tokenizer_config=_tokenizer_config(read),
         disable_sliding_window=read.get("--disable-sliding-window", bool, False),
         generation_config=source,
@@ -262,29 +256,6 @@ def chat_template(value: str | None) -> str | None:
         raise ConfigError(
             f"argument --chat-template: '{value}' looks like a path but cannot be opened: {reason}"
         ) from None
-
-
-def _threads(read: _Reader) -> int:
-    threads = read.whole("--threads", 0) or 0
-    if threads > MAX_THREADS:
-        raise ConfigError(f"argument --threads: {threads} is more than {MAX_THREADS}")
-    return threads
-
-
-def _cpu_affinity(read: _Reader) -> tuple[int, ...]:
-    text = read.maybe("--cpu-affinity", str)
-    if text is None:
-        return ()
-    try:
-        wanted = processors(text)
-    except ValueError as error:
-        raise ConfigError(f"argument --cpu-affinity: {error}") from None
-    foreign = sorted(wanted - affinity())
-    if foreign:
-        raise ConfigError(
-            f"argument --cpu-affinity: processor {foreign[0]} is not one this process may use"
-        )
-    return tuple(sorted(wanted))
 
 
 def _quant(read: _Reader) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ortloom import __version__
+from ortloom.commands.additional_config import expand_additional_config
 from ortloom.commands.arguments import ArgumentParser, Arguments
 from ortloom.commands.config_file import config_tokens, split_config
 from ortloom.commands.configuration import ServePlan, build_plan
@@ -74,6 +75,7 @@ def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Ar
         ConfigError: see the modules that do the parts.
     """
     args = parse(tokens, table)
+    expand_additional_config(args, table)
     check_contradictions(args)
     notices = apply_dialect(args, table)
     plan = build_plan(args, env)
