@@ -140,6 +140,9 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     send_timeout: float = 30.0
     request_deadline: float = 3600.0
     shutdown_timeout: float = 0.0
+    ready_timeout: float = 0.0  # seconds the engine may take to start, 0 = any
+    outlive_engine: bool = False  # serve on, with errors, after the engine's end
+    any_model_name: bool = False
     renderer_workers: int = 1  # threads that tokenise long texts
     limit_mm_per_prompt: dict[str, int] = {}  # kind of media -> most items of a prompt
     max_n: int = 16384

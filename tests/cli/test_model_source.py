@@ -117,6 +117,20 @@ def test_known_loader_options_get_one_line():
     assert "weights are memory-mapped" in line
 
 
+@pytest.mark.parametrize(("asked", "longer"), [("1000", True), ("100", False), ("auto", False)])
+def test_a_longer_context_is_exported_where_the_user_allows_it(
+    checkpoint, exported, asked, longer, capsys
+):
+    env = read_environment({"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+    tokens = [str(checkpoint), "--max-model-len", asked]
+    with_bundle(make_plan(tokens, env, flag_table())[1])
+    options = exported[0][1]
+    assert ("hf-overrides" in options) == longer
+    assert ("longer than the model's own" in capsys.readouterr().err) == longer
+    if longer:
+        assert json.loads(options["hf-overrides"]) == {"max_position_embeddings": 1000}
+
+
 def test_a_tokenizer_must_be_one(checkpoint, exported, tmp_path):
     config = with_bundle(plan(checkpoint, "--tokenizer", checkpoint))
     assert config.model.tokenizer == str(checkpoint)

@@ -22,7 +22,7 @@ class CountingRunner(FakeModelRunner):
         self.provider_report = ProviderReport("fake", "fake", "counts", {"cuda": "no device"})
         self.notices = ("this model only counts",)
 
-    def execute(self, plan):
+    def execute(self, plan, meanwhile=None):
         time.sleep(self.step_seconds)
         rows = []
         for item in plan.scheduled:

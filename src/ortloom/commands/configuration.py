@@ -74,7 +74,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         quant=_quant(read),
         dtype=_dtype(read),
         bundle_cache=None if cache is None else Path(cache),
-        source=source_plan(read, notices),
+        source=source_plan(read, env, notices),
         notices=tuple(notices),
     )
 
@@ -205,6 +205,9 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         sse_keep_alive_interval=float(read.whole("--sse-keep-alive-interval", 0) or 0),
         max_header_count=read.whole("--h11-max-header-count", 1) or base.max_header_count,
         shutdown_timeout=float(read.whole("--shutdown-timeout", 0) or 0),
+        ready_timeout=env.ready_timeout or 0.0,
+        outlive_engine=env.outlive_engine,
+        any_model_name=env.any_model_name,
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
         renderer_workers=read.whole("--renderer-num-workers", 1, MAX_THREADS) or 1,
         limit_mm_per_prompt=media_limits(read),

@@ -73,7 +73,7 @@ def _exported(model: Path, plan: ServePlan, fetched: HubModel | None) -> Path:
     from ortloom.checkpoint_cache import CheckpointCache
     from ortloom.models.source_key import is_checkpoint
 
-    source = plan.source
+    source = _with_long_context(model, plan.source)
     if not model.exists():
         raise ManifestError(
             f"'{model}' does not exist; a model is a bundle folder, a checkpoint folder or a "
@@ -97,6 +97,25 @@ def _exported(model: Path, plan: ServePlan, fetched: HubModel | None) -> Path:
     except ExportError as error:
         # the export's own exit codes are its own; a server that cannot start exits 1
         raise ManifestError(str(error)) from None
+
+
+def _with_long_context(model: Path, source: SourcePlan) -> SourcePlan:
+    """The plan under which the model is exported for a context longer than its own; rotary tables
+    are part of a graph, so a finished one has no such choice."""
+    if source.long_context is None or source.config_path is not None:
+        return source
+    try:
+        own = json.loads((model / "config.json").read_bytes())["max_position_embeddings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return source  # the export says what is wrong with it
+    if not isinstance(own, int) or source.long_context <= own:
+        return source
+    say(
+        f"warning: the context of {source.long_context} tokens is longer than the model's own "
+        f"({own}); what it says beyond it may be wrong (VLLM_ALLOW_LONG_MAX_MODEL_LEN)"
+    )
+    overrides = {**source.overrides, "max_position_embeddings": source.long_context}
+    return msgspec.structs.replace(source, overrides=overrides)
 
 
 def _weights(name: str, source: SourcePlan) -> Path:

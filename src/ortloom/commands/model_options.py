@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ortloom.commands.reader import Reader
+from ortloom.environment import Environment
 from ortloom.errors import ConfigError
 
 LOADED = ("auto", "hf", "safetensors", "gguf", "dummy")
@@ -20,7 +21,8 @@ class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Where a model comes from.
 
     `token` None = what the hub's library finds, True = the cached login. `overrides` replace
-    members of config.json. `bars` = progress as bars on a terminal.
+    members of config.json. `bars` = progress as bars on a terminal. `long_context` is a context in
+    tokens that may be longer than the model's own, where the user says that it may.
     """
 
     load_format: str = "auto"
@@ -34,6 +36,7 @@ class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     tokenizer_revision: str | None = None
     bars: bool = True
+    long_context: int | None = None
 
     @property
     def changes_checkpoint(self) -> str | None:
@@ -49,7 +52,7 @@ class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-def source_plan(read: Reader, notices: list[str]) -> SourcePlan:
+def source_plan(read: Reader, env: Environment, notices: list[str]) -> SourcePlan:
     """Build it; lines to print before start are added to `notices`.
 
     Raises:
@@ -83,6 +86,7 @@ def source_plan(read: Reader, notices: list[str]) -> SourcePlan:
         overrides=_overrides(read),
         tokenizer=read.maybe("--tokenizer", str),
         tokenizer_revision=read.maybe("--tokenizer-revision", str),
+        long_context=read.maybe("--max-model-len", int) if env.allow_long_context else None,
         bars=read.get("--use-tqdm-on-load", bool, True),
     )
 
