@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from ortloom.exporter.source_variation import AS_IT_IS, SourceVariation
 from ortloom.exporter.sources.hf_folder import read_json
-from ortloom.exporter.sources.open_source import open_source
+from ortloom.exporter.sources.open_source import open_source, settled_config
 
 
-def read_source_config(source: str) -> tuple[str, dict[str, Any], list[str]]:
+def read_source_config(
+    source: str, variation: SourceVariation = AS_IT_IS
+) -> tuple[str, dict[str, Any], list[str]]:
     """(name, Hugging Face config, warnings) of a folder or GGUF file.
 
     Raises:
@@ -15,6 +18,7 @@ def read_source_config(source: str) -> tuple[str, dict[str, Any], list[str]]:
     """
     path = Path(source).expanduser()
     if (path / "config.json").exists():
-        return path.resolve().name, read_json(path / "config.json"), []
-    checkpoint = open_source(source)
+        config = settled_config(lambda: read_json(path / "config.json"), variation)
+        return path.resolve().name, config, []
+    checkpoint = open_source(source, variation)
     return checkpoint.name, checkpoint.config(), checkpoint.warnings

@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from ortloom.exporter.source_variation import AS_IT_IS, SourceVariation
+
 Dtype = Literal["fp32", "fp16", "bf16"]
 Quant = Literal["int4", "int8", "keep"]
 HeadQuant = Literal["int4", "int8"]
@@ -45,6 +47,8 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         targets: graph variants for these targets.
         hub_id: recorded as the origin of the source.
         revision: recorded with `hub_id`.
+        variation: what is changed about the source.
+        bars: progress as bars where the stream is a terminal.
     """
 
     source: str
@@ -60,6 +64,8 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     targets: tuple[str, ...] = SUPPORTED_TARGETS
     hub_id: str | None = None
     revision: str | None = None
+    variation: SourceVariation = AS_IT_IS
+    bars: bool = True
 
     @property
     def folder(self) -> Path:

@@ -47,7 +47,7 @@ def export(options: ExportOptions, progress: Progress) -> Path:
     planned = plan(options)
     require_resources(planned, options.folder)
     progress.phase("source")
-    checkpoint = open_source(options.source)
+    checkpoint = open_source(options.source, options.variation)
     config = settle_ties(checkpoint, checkpoint.config())
     class_name = require_supported(config)
     described = _hash_source(checkpoint, options)

@@ -114,7 +114,7 @@ def weight_bytes(
 
 def _blocks_of(options: ExportOptions) -> Checkpoint | None:
     """The source where the size depends on its own blocks."""
-    return open_source(options.source) if options.quant == "keep" else None
+    return open_source(options.source, options.variation) if options.quant == "keep" else None
 
 
 def plan(options: ExportOptions) -> ExportPlan:
@@ -124,7 +124,7 @@ def plan(options: ExportOptions) -> ExportPlan:
         SourceInvalid: no source, or a config that cannot be read.
         UnsupportedModel: the architecture or a feature is not supported.
     """
-    name, config, warnings = read_source_config(options.source)
+    name, config, warnings = read_source_config(options.source, options.variation)
     architecture = require_supported(config)
     shapes = parameter_shapes(config)
     size = weight_bytes(config, options.storage, _blocks_of(options))

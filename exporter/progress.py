@@ -176,11 +176,11 @@ class RichProgress:
         self._bars.stop()
 
 
-def progress_for(as_json: bool, stream: TextIO | None = None) -> Progress:
-    """The progress that fits the stream (standard error by default)."""
+def progress_for(as_json: bool, stream: TextIO | None = None, bars: bool = True) -> Progress:
+    """The progress that fits the stream (standard error by default); bars only where asked for."""
     out = sys.stderr if stream is None else stream
     if as_json:
         return JsonProgress(out)
-    if out.isatty():
+    if bars and out.isatty():
         return RichProgress(out)
     return LineProgress(out)

@@ -59,11 +59,16 @@ class ChatTemplate:
 
     @classmethod
     def load(
-        cls, folder: Path, tokenizer: Tokenizer, override: str | None = None
+        cls,
+        folder: Path,
+        tokenizer: Tokenizer,
+        override: str | None = None,
+        own_config: bool = True,
     ) -> "ChatTemplate | None":
         """The model's template: `override`, else chat_template.jinja, else tokenizer_config.json.
 
-        None if there is none.
+        None if there is none. The template of a tokenizer_config.json that is not the folder's own
+        (`own_config` False) goes before chat_template.jinja.
 
         Raises:
             ConfigError: the template cannot be parsed.
@@ -72,7 +77,7 @@ class ChatTemplate:
         path = folder / CHAT_TEMPLATE_NAME
         if override is not None:
             sources = {"default": override}
-        elif path.is_file():
+        elif path.is_file() and (own_config or not sources):
             sources = {**sources, "default": path.read_text("utf-8")}
         if not sources:
             return None

@@ -45,7 +45,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the weights come from. `name` is a folder or file base name, never an absolute path."""
 
     name: str
-    format: Literal["safetensors", "gguf"]
+    format: Literal["safetensors", "gguf", "dummy"]
     hub_id: str | None = None
     revision: str | None = None
     files: tuple[FileEntry, ...] = ()

@@ -134,8 +134,12 @@ class Tokenizer:
         return self._longest is not None and len(text) > self._longest * num_tokens
 
     @classmethod
-    def load(cls, folder: Path) -> "Tokenizer":
+    def load(cls, folder: Path, config_file: Path | None = None) -> "Tokenizer":
         """Read a tokenizer folder.
+
+        Args:
+            folder: with tokenizer.json.
+            config_file: read in place of the folder's tokenizer_config.json.
 
         Raises:
             ManifestError: tokenizer.json is missing or unreadable.
@@ -154,7 +158,8 @@ class Tokenizer:
             file = msgspec.json.decode(backend.to_str(), type=_File)
         config: dict[str, Any] = {}
         try:
-            loaded = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+            file_name = config_file or folder / "tokenizer_config.json"
+            loaded = json.loads(file_name.read_text("utf-8"))
         except FileNotFoundError:
             loaded = {}
         except (OSError, ValueError) as error:

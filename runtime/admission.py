@@ -21,6 +21,7 @@ class Admission:
         max_num_queued_reqs: cap of live requests, waiting and running; None = no cap.
         max_num_queued_tokens: cap of prompt tokens that are not computed yet; None = no cap.
         seed: start of the generator that gives unseeded requests their seed.
+        trace_replay: whether requests may force their output.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Admission:
         max_num_queued_reqs: int | None,
         max_num_queued_tokens: int | None,
         seed: int,
+        trace_replay: bool = False,
     ) -> None:
+        self._trace_replay = trace_replay
         self._scheduler = scheduler
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
@@ -58,6 +61,7 @@ class Admission:
         """
         self._check_prompt(message)
         sampling = message.sampling.validated(self._vocab_size, self._max_logprobs)
+        self._check_trace(message)
         total = self._max_total_tokens(message)
         self._check_capacity(message, num_pending)
         now = self._scheduler.clock()
@@ -89,6 +93,27 @@ class Admission:
             bad = low if low < 0 else high
             raise InvalidRequest(
                 f"Token id {bad} is out of vocabulary ({self._vocab_size} ids).", "prompt"
+            )
+
+    def _check_trace(self, message: EngineRequest) -> None:
+        trace = message.sampling.trace_decode_token_ids
+        if trace is None:
+            return
+        if not self._trace_replay:
+            raise InvalidRequest(
+                "trace_decode_token_ids needs the server flag --enable-trace-replay.",
+                "trace_decode_token_ids",
+            )
+        if message.sampling.structured_output is not None:
+            raise InvalidRequest(
+                "trace_decode_token_ids cannot be combined with structured outputs.",
+                "trace_decode_token_ids",
+            )
+        bad = next((t for t in trace if not 0 <= t < self._vocab_size), None)
+        if bad is not None:
+            raise InvalidRequest(
+                f"Token id {bad} is out of vocabulary ({self._vocab_size} ids).",
+                "trace_decode_token_ids",
             )
 
     def _max_total_tokens(self, message: EngineRequest) -> int:

@@ -6,8 +6,9 @@ really is the same prefix, so two prefixes with equal digests never share memory
 """
 
 import hashlib
-from array import array
 from collections.abc import Sequence
+
+from ortloom.runtime.block_digest import BlockDigest
 
 ROOT_DIGEST = hashlib.sha256(b"ortloom prefix chain 1").digest()
 """Parent digest of the first block of every sequence."""
@@ -56,22 +57,19 @@ class BlockHash:
         return True
 
 
-def digest_block(parent: bytes, token_ids: Sequence[int], extra: bytes) -> bytes:
-    """sha256 over the parent's digest, the length-prefixed extras and the tokens as 64-bit ints."""
-    state = hashlib.sha256(parent)
-    state.update(len(extra).to_bytes(4, "little"))
-    state.update(extra)
-    state.update(array("q", token_ids).tobytes())
-    return state.digest()
-
-
-def extend_chain(parent: BlockHash | None, token_ids: Sequence[int], salt: str | None) -> BlockHash:
+def extend_chain(
+    parent: BlockHash | None,
+    token_ids: Sequence[int],
+    salt: str | None,
+    digest_block: BlockDigest,
+) -> BlockHash:
     """The node after `parent` (None = the first block).
 
     Args:
         parent: node of the block before.
         token_ids: exactly the tokens of this full block.
         salt: the request's cache_salt; enters the first block only.
+        digest_block: see `block_digest`.
     """
     first = parent is None
     extra = b"" if salt is None or not first else b"salt:" + salt.encode()

@@ -15,6 +15,7 @@ This module does not know requests or model memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from ortloom.runtime.block_hash import BlockHash
 from ortloom.runtime.kv_residency import KVResidency
@@ -98,17 +99,32 @@ class FreeBlockQueue:
         self._count += 1
 
 
+class PrefixListener(Protocol):
+    """Hears what becomes of cached prefixes."""
+
+    def stored(self, block: BlockHash) -> None:
+        """A block became findable."""
+
+    def removed(self, block: BlockHash) -> None:
+        """A block is no longer findable."""
+
+    def cleared(self) -> None:
+        """No block is findable any more."""
+
+
 class BlockPool:
     """Blocks 1 .. num_blocks with their reference counts and the prefix index.
 
     Args:
         num_blocks: usable blocks; the null block is not among them.
+        listener: told what becomes of cached prefixes.
 
     Attributes:
         residency: measures how long blocks keep their contents; None = nobody does.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, listener: PrefixListener | None = None) -> None:
+        self._listener = listener
         self.num_blocks = num_blocks
         self.blocks = [Block(i) for i in range(num_blocks + 1)]
         self.free_queue = FreeBlockQueue()
@@ -185,6 +201,8 @@ class BlockPool:
         if block.block_hash is None and block_hash.digest not in self.cached:
             block.block_hash = block_hash
             self.cached[block_hash.digest] = block
+            if self._listener is not None:
+                self._listener.stored(block_hash)
 
     def reset(self) -> bool:
         """Forget all prefixes; False (and nothing done) while a block is held."""
@@ -195,9 +213,13 @@ class BlockPool:
         self.cached.clear()
         if self.residency is not None:
             self.residency.reset()
+        if self._listener is not None:
+            self._listener.cleared()
         return True
 
     def _forget(self, block: Block) -> None:
         if block.block_hash is not None:
             del self.cached[block.block_hash.digest]
+            if self._listener is not None:
+                self._listener.removed(block.block_hash)
             block.block_hash = None

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 from ortloom.config import Config
@@ -16,6 +17,8 @@ from ortloom.runtime.engine_profile import EngineProfile
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.external_ids import belonging_to
 from ortloom.runtime.kv_cache_manager import KVCacheManager
+from ortloom.runtime.kv_events import KVEventLog
+from ortloom.runtime.kv_publisher import KVPublisher
 from ortloom.runtime.kv_residency import KVResidency
 from ortloom.runtime.lifecycle import METHODS, Lifecycle
 from ortloom.runtime.messages import (
@@ -30,19 +33,26 @@ from ortloom.runtime.messages import (
     EngineRequest,
 )
 from ortloom.runtime.policies import load_policy
-from ortloom.runtime.scheduler import REQUEST_FAILED, Scheduler
+from ortloom.runtime.scheduler import REQUEST_FAILED
+from ortloom.runtime.scheduler_class import load_scheduler
+from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_costs import step_costs
+from ortloom.runtime.step_heartbeat import log_step
 from ortloom.runtime.step_limits import StepLimits
 from ortloom.runtime.step_log import StepLog
+from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_times import note_step
+from ortloom.runtime.step_watchdog import StepWatchdog
 from ortloom.runtime.wide_outputs import in_messages
 
 log = logging.getLogger("ortloom.engine")
 
-DEFAULT_BATCHED_TOKENS = 2048
 STATS_INTERVAL = 1.0
 """Seconds between numbers for clients that get no outputs, and between looks for lost clients."""
+
+DEVICE_VARIANTS = ("cuda", "tensorrt")
+"""Graph variants that leave this process's processors free while they run."""
 
 VALIDATION_POLL = 0.002
 STALL_POLL = 0.01
@@ -66,22 +76,18 @@ class EngineCore:
         self.runner = runner
         self.clock = clock
         sched = config.scheduler
-        tokens = sched.max_num_batched_tokens
-        if tokens is None:
-            tokens = DEFAULT_BATCHED_TOKENS
-            if not sched.enable_chunked_prefill:
-                tokens = max(tokens, runner.max_model_len)
-        limits = StepLimits(
-            max_num_seqs=sched.max_num_seqs,
-            max_num_batched_tokens=tokens,
-            chunked_prefill=sched.enable_chunked_prefill,
-            long_prefill_token_threshold=sched.long_prefill_token_threshold,
-            max_model_len=runner.max_model_len,
-        )
-        self.pool = BlockPool(runner.num_blocks)
+        limits = StepLimits(sched, runner.max_model_len)
+        self._events: KVEventLog | None = None
+        self._publisher: KVPublisher | None = None
+        if config.cache.kv_events is not None:
+            self._events = KVEventLog(runner.block_size)
+            self._publisher = KVPublisher(config.cache.kv_events)
+        self.pool = BlockPool(runner.num_blocks, self._events)
         caching = config.cache.enable_prefix_caching
-        kv = KVCacheManager(self.pool, runner.block_size, caching)
-        self.scheduler = Scheduler(limits, load_policy(sched.policy), kv, clock)
+        algorithm = config.cache.prefix_caching_hash_algo
+        kv = KVCacheManager(self.pool, runner.block_size, caching, algorithm)
+        scheduler = load_scheduler(sched.scheduler_cls)
+        self.scheduler = scheduler(limits, load_policy(sched.policy), kv, clock)
         if config.metrics.kv_residency:
             self.pool.residency = KVResidency(config.metrics.kv_residency_sample, clock)
         if config.metrics.costs:
@@ -96,6 +102,7 @@ class EngineCore:
             max_num_queued_reqs=sched.max_num_queued_reqs,
             max_num_queued_tokens=sched.max_num_queued_tokens,
             seed=config.model.seed,
+            trace_replay=config.model.enable_trace_replay,
         )
         self.ready = EngineReady(
             max_model_len=runner.max_model_len,
@@ -104,13 +111,21 @@ class EngineCore:
             num_blocks=runner.num_blocks,
             kv_cache_bytes=runner.kv_cache_bytes,
             max_num_seqs=sched.max_num_seqs,
-            max_num_batched_tokens=tokens,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
             enable_prefix_caching=caching,
             provider=runner.provider_report,
-            cache_config={**runner.cache_config, "prefix_caching_hash_algo": "sha256"},
+            cache_config={**runner.cache_config, "prefix_caching_hash_algo": algorithm},
             notices=list(runner.notices),
             engine_pid=os.getpid(),
         )
+        self.on_stuck: Callable[[str], None] = log.critical
+        self._step_timeout = sched.step_timeout
+        self._heartbeat = sched.step_log
+        # A CPU computes with all its cores: there a second thread would only take turns with them.
+        on_device = runner.provider_report.graph_variant in DEVICE_VARIANTS
+        self._async = on_device if sched.async_scheduling is None else sched.async_scheduling
+        self._overlap: StepOverlap | None = None
+        self._watchdog: StepWatchdog | None = None
         self._debug = config.log.debug_invariants
         self._stats_log: StatsLog | None = None
         if config.log.log_stats:
@@ -147,14 +162,25 @@ class EngineCore:
         Raises:
             EngineDead: the runner cannot compute any more.
         """
+        if self._async:
+            self._overlap = StepOverlap(self, inbox, outbox)
+        if self._step_timeout > 0:
+            self._watchdog = StepWatchdog(self._step_timeout, lambda text: self.on_stuck(text))
+            self._watchdog.start()
         try:
             while not self._stopping:
                 for client_id, message in inbox.drain(self._patience()):
                     self.apply(client_id, message)
                 self.step()
-                self.flush(outbox)
+                # With overlap the next step sends what this one made.
+                if self._overlap is None or not self._was_busy or not self.scheduler.has_work:
+                    self.flush(outbox)
             self.scheduler.abort(list(self.scheduler.requests))
         finally:
+            if self._watchdog is not None:
+                self._watchdog.stop()
+            if self._publisher is not None:
+                self._publisher.close()
             self.scheduler.fail(list(self.scheduler.requests.values()))
             self.flush(outbox)
             if self._validator is not None:
@@ -336,7 +362,7 @@ class EngineCore:
         if plan is not None:
             begin = self.clock()
             try:
-                result = self.runner.execute(plan)
+                result = self._execute(plan)
                 if self._times_steps:
                     note_step(plan, result.forward_seconds, self.clock() - begin)
                 self.scheduler.update(plan, result)
@@ -346,9 +372,19 @@ class EngineCore:
                 log.exception("a step failed: its %d requests end", len(plan.scheduled))
                 self.scheduler.fail([item.request for item in plan.scheduled])
                 self._try_runner()
+            if self._heartbeat:
+                log_step(plan, self.scheduler, self.clock() - begin)
+        if self._overlap is not None:
+            self._overlap.settle()
         self._forget_finished()
         if self._debug and not self.scheduler.running:
             invariants.check(self.pool, self.scheduler)
+
+    def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        with nullcontext() if self._watchdog is None else self._watchdog.step():
+            if self._overlap is None:
+                return self.runner.execute(plan)
+            return self.runner.execute(plan, self._overlap)
 
     def _forget_finished(self) -> None:
         for request_id in self.scheduler.take_finished_ids():
@@ -369,6 +405,10 @@ class EngineCore:
 
     def flush(self, outbox: Outbox) -> None:
         """Send answers and outputs. A client that cannot take its own loses its requests."""
+        if self._events is not None and self._publisher is not None:
+            events = self._events.take()
+            if events:
+                self._publisher.publish(events)
         now = self.clock()
         messages, self._messages = self._messages, []
         outputs = self.scheduler.take_outputs()

@@ -54,6 +54,7 @@ def serve(
     try:
         runner = runner_factory(config)
         core = EngineCore(config, runner)
+        core.on_stuck = _end_at_once
     except Exception as error:
         return _fail(endpoint, error, "the engine could not start")
     finally:
@@ -66,6 +67,12 @@ def serve(
         return _fail(endpoint, error, "the engine failed")
     endpoint.close()
     return 0
+
+
+def _end_at_once(reason: str) -> None:
+    """End a process whose engine thread does not come back; nothing can be tidied up by it."""
+    logs.say(f"ortloom: error: the engine is stuck: {reason}")
+    os._exit(1)
 
 
 def _fail(endpoint: ZmqEndpoint, error: Exception, what: str) -> int:

@@ -1,6 +1,6 @@
 """What EngineCore needs around it: a runner below, an inbox and an outbox beside."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
 from ortloom.runtime.messages import ClientMessage, EngineMessage, EngineRequest, ProviderReport
@@ -45,8 +45,10 @@ class Runner(Protocol):
     def notices(self) -> Sequence[str]:
         """Lines worth showing at start-up."""
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute one step."""
+    def execute(
+        self, plan: SchedulerOutput, meanwhile: Callable[[], None] | None = None
+    ) -> ModelRunnerOutput:
+        """Compute one step; `meanwhile` is called once in this thread while the graph runs."""
 
     def remove(self, request_id: str) -> None:
         """Drop what is kept for a request."""
@@ -77,3 +79,13 @@ class Outbox(Protocol):
 
     def send(self, client_id: bytes, message: EngineMessage) -> Delivery:
         """Send without waiting."""
+
+
+class MessageHandler(Protocol):
+    """The engine as its overlap sees it."""
+
+    def apply(self, client_id: bytes, message: ClientMessage) -> None:
+        """Take one message."""
+
+    def flush(self, outbox: Outbox) -> None:
+        """Send what waits to be sent."""

@@ -8,6 +8,7 @@ Blocks below num_computed_tokens // block_size are full: they are read-only and,
 findable by others. Blocks above are written by this request alone.
 """
 
+from ortloom.runtime.block_digest import load_digest
 from ortloom.runtime.block_hash import BlockHash, extend_chain
 from ortloom.runtime.block_pool import Block, BlockPool
 from ortloom.runtime.request import Request
@@ -20,9 +21,20 @@ class KVCacheManager:
         pool: the ledger.
         block_size: tokens a block holds.
         enable_caching: whether full blocks are shared by prefix.
+        algorithm: name of the digest of prefixes, see `block_digest`.
+
+    Raises:
+        ConfigError: no such digest here.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, enable_caching: bool) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        enable_caching: bool,
+        algorithm: str = "sha256",
+    ) -> None:
+        self._digest = load_digest(algorithm)
         self.pool = pool
         self.block_size = block_size
         self.enable_caching = enable_caching
@@ -120,5 +132,5 @@ class KVCacheManager:
             size = self.block_size
             tokens = request.token_ids[index * size : (index + 1) * size]
             parent = chain[index - 1] if index else None
-            chain.append(extend_chain(parent, tokens, request.cache_salt))
+            chain.append(extend_chain(parent, tokens, request.cache_salt, self._digest))
         return chain[index]

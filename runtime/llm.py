@@ -67,7 +67,7 @@ class LLM:
         max_num_seqs: requests that run together.
         max_num_batched_tokens: tokens a step; None = 2048.
         enable_chunked_prefill: compute long prompts in parts.
-        scheduling_policy: fcfs or priority.
+        scheduling_policy: fcfs, priority or lpm (longest cached prefix first).
         provider: auto, or one that must be used.
         threads: 0 = as many as there are physical cores for this process.
         verify: hash weight contents first.
@@ -97,7 +97,7 @@ class LLM:
         max_num_seqs: int = 256,
         max_num_batched_tokens: int | None = None,
         enable_chunked_prefill: bool = True,
-        scheduling_policy: Literal["fcfs", "priority"] = "fcfs",
+        scheduling_policy: Literal["fcfs", "priority", "lpm"] = "fcfs",
         provider: Literal["auto", "tensorrt", "tensorrt_ep", "cuda", "cpu", "plain"] = "auto",
         threads: int = 0,
         verify: bool = False,

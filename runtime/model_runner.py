@@ -5,6 +5,7 @@ attributes are fixed once loaded.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ortloom.config import Config
 from ortloom.errors import EngineError, InvalidRequest
 from ortloom.models.manifest import Manifest, inside
 from ortloom.runtime import machine
+from ortloom.runtime.context_window import ContextWindow
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.grammars.select import check_options
 from ortloom.runtime.graph_calls import graph_calls, wants_prompt_logprobs
@@ -23,6 +25,7 @@ from ortloom.runtime.kv_pools import pool_specs
 from ortloom.runtime.lifecycle import KV_CACHE, WEIGHTS
 from ortloom.runtime.messages import EngineRequest, ProviderReport
 from ortloom.runtime.model_inputs import InputBuilder, Segment
+from ortloom.runtime.numa import bind_memory
 from ortloom.runtime.providers.kv_cache import graph_kv_cache_dtype
 from ortloom.runtime.providers.select import select
 from ortloom.runtime.request import Request
@@ -68,6 +71,8 @@ class ModelRunner:
         tokenizer = manifest.tokenizer.tokenizer
         folder = Path(config.model.bundle)
         tokenizer_file = None if tokenizer is None else inside(folder, tokenizer.path)
+        if config.model.tokenizer is not None:
+            tokenizer_file = Path(config.model.tokenizer) / "tokenizer.json"
         self.vocab_size = manifest.architecture.vocab_size
         self.block_size = config.cache.block_size
         self.provider_report = provider_report
@@ -116,6 +121,9 @@ class ModelRunner:
         check_block_size(config.cache.block_size)
         check_options(config.structured_outputs)
         machine.keep_to(config.provider.cpu_affinity)  # before any thread that computes is started
+        unbound = None
+        if config.provider.numa_node is not None:
+            unbound = bind_memory(config.provider.numa_node)
         folder = Path(config.model.bundle)
         manifest = Manifest.load(folder)
         if config.model.verify:
@@ -126,7 +134,9 @@ class ModelRunner:
         kv_cache_dtype = graph_kv_cache_dtype(provider, manifest, asked.dtype)
         graph = manifest.graph(provider.graph_variant, kv_cache_dtype)
         specs = pool_specs(graph)
-        threads = config.provider.threads or machine.default_threads()
+        threads = config.provider.threads
+        if not threads:
+            threads = max(1, machine.default_threads() - config.provider.reserved_cpus)
         if provider.reads_weights_in_place:
             for weight in manifest.weights:
                 read_in_huge_pages(inside(folder, weight.file.path), weight)
@@ -149,10 +159,11 @@ class ModelRunner:
         activations += min(MAX_LOGITS_ROWS, scheduler.max_num_seqs) * runner.vocab_size * 4
         block_bytes = size * sum(spec.bytes_per_token() for spec in specs)
         cache = config.cache
+        window = ContextWindow.of(manifest, config.model.disable_sliding_window)
         demand = KVDemand(
             block_size=size,
             block_bytes=block_bytes,
-            model_max_len=manifest.architecture.max_position_embeddings,
+            model_max_len=window.max_len,
             asked_max_len=config.model.max_model_len,
             max_num_seqs=scheduler.max_num_seqs,
             num_blocks=cache.num_blocks,
@@ -167,7 +178,9 @@ class ModelRunner:
         runner.max_model_len = plan.max_model_len
         runner.kv_cache_bytes = (plan.num_blocks + 1) * block_bytes
         notice = [] if asked.notice is None else [asked.notice]
-        runner.notices = [*notice, *provider.notices(), *plan.notices]
+        if unbound is not None:
+            notice.append(f"--numa-bind: memory is not bound to a node: {unbound}")
+        runner.notices = [*notice, *window.notices, *provider.notices(), *plan.notices]
         runner.cache_config = {
             "block_size": str(size),
             "cache_dtype": kv_cache_dtype,
@@ -180,8 +193,14 @@ class ModelRunner:
         }
         return runner
 
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def execute(
+        self, plan: SchedulerOutput, meanwhile: Callable[[], None] | None = None
+    ) -> ModelRunnerOutput:
         """Run one step.
+
+        Args:
+            plan: of the step.
+            meanwhile: called once in this thread while the first graph call runs.
 
         Raises:
             EngineError: the graph failed; the state of the cache is then unknown.
@@ -191,7 +210,8 @@ class ModelRunner:
         for segments in graph_calls(plan.scheduled, self._max_call_tokens, MAX_LOGITS_ROWS):
             inputs = self._builder.build(segments)
             begin = time.perf_counter()
-            logits = self._session.run(inputs)
+            logits = self._session.run(inputs, meanwhile)
+            meanwhile = None
             forward += time.perf_counter() - begin
             if inputs.num_rows:
                 self._read(plan.scheduled, segments, logits, results)

@@ -56,6 +56,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `max_tokens` None = up to the context limit. `logprobs`/`prompt_logprobs` None = off, 0 = the
     sampled token only, -1 = the whole vocabulary. `eos_token_ids` end the request (stop_reason
     null) unless `ignore_eos`; `stop_token_ids` end it with the id as stop_reason.
+    `trace_decode_token_ids` take the place of what is sampled, whose logprobs are reported.
     `stop` strings are applied by the caller that owns text (front or LLM), not by the engine.
     """
 
@@ -91,6 +92,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     repetition_detection: RepetitionDetection | None = None
     extra_args: dict[str, Any] | None = None  # for users' logits processors
     logits_processors: list[LogitsProcessorSpec] | None = None
+    trace_decode_token_ids: list[int] | None = None  # forced as output, in order, while they last
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True

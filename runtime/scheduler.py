@@ -28,6 +28,7 @@ from ortloom.runtime.messages import (
     RequestTimes,
     TokenLogprobs,
 )
+from ortloom.runtime.partial_prefills import PartialPrefills
 from ortloom.runtime.policies import SchedulingPolicy
 from ortloom.runtime.request import Request, RequestStatus
 from ortloom.runtime.scheduler_output import (
@@ -73,6 +74,7 @@ class Scheduler:
         self.running: list[Request] = []
         self._outputs: dict[bytes, list[EngineOutput]] = {}
         self._finished_ids: list[str] = []
+        self._steps_since_admission = limits.admission_interval
 
     # ---- what comes in
 
@@ -149,9 +151,12 @@ class Scheduler:
         A request whose allocation raises ends with an error; the others go on.
         """
         plan = SchedulerOutput([])
-        budget = self._schedule_running(plan, self.limits.max_num_batched_tokens)
-        if not plan.preempted:
-            self._schedule_waiting(plan, budget)
+        sharers = self._prefills()
+        budget = self._schedule_running(plan, self.limits.max_num_batched_tokens, sharers)
+        if not plan.preempted and self._may_admit():
+            self._schedule_waiting(plan, budget, sharers)
+        if plan.scheduled:
+            self._steps_since_admission += 1
         return plan if plan.scheduled else None
 
     def update(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
@@ -167,13 +172,25 @@ class Scheduler:
 
     # ---- parts of schedule()
 
-    def _schedule_running(self, plan: SchedulerOutput, budget: int) -> int:
+    def _prefills(self) -> int:
+        """Requests that want more than one token and have or could get a seat."""
+        seats = self.limits.max_num_seqs - len(self.running)
+        unfinished = sum(r.num_tokens - r.num_computed_tokens > 1 for r in self.running)
+        return unfinished + min(len(self.waiting), max(0, seats))
+
+    def _may_admit(self) -> bool:
+        """Whether enough steps went by since the last admission; an empty engine never waits."""
+        interval = self.limits.admission_interval
+        return not self.running or self._steps_since_admission >= interval
+
+    def _schedule_running(self, plan: SchedulerOutput, budget: int, sharers: int) -> int:
         # Best rank first, so a victim (the worst rank) is never in the plan already.
         self.running.sort(key=self.policy.rank)
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            count = self.limits.chunk(request.num_tokens - request.num_computed_tokens, budget)
+            lacking = request.num_tokens - request.num_computed_tokens
+            count = self.limits.chunk(lacking, budget, sharers)
             if count == 0:
                 break
             if not self._grow(request, request.num_computed_tokens + count, plan):
@@ -200,33 +217,48 @@ class Scheduler:
             if victim is request:
                 return False
 
-    def _schedule_waiting(self, plan: SchedulerOutput, budget: int) -> None:
+    def _schedule_waiting(self, plan: SchedulerOutput, budget: int, sharers: int) -> None:
         if not len(self.waiting):
             return
         promised = sum(self._still_needed(r) for r in self.running)
+        partial = PartialPrefills(self.limits, self.running, plan)
+        passed: list[Request] = []
         while budget > 0 and len(self.waiting) and len(self.running) < self.limits.max_num_seqs:
-            request = self.waiting.peek()
+            request = self.policy.next_in_line(self.waiting, self.kv, self.clock)
+            if partial.must_pass(request):
+                self.waiting.remove(request)
+                passed.append(request)
+                continue
             try:
-                count = self._admit(request, budget, promised)
+                count = self._admit(request, budget, promised, sharers, partial)
             except Exception:
                 log.exception("block allocation failed for request %s", request.request_id)
                 self.fail([request])
                 continue
             if count == 0:
                 break  # nobody overtakes the first in line
-            self.waiting.pop()
+            self.waiting.remove(request)
             request.status = RequestStatus.RUNNING
             self.running.append(request)
             self._plan(plan, request, count)
+            partial.count(request, request.num_computed_tokens + count)
+            self._steps_since_admission = 0
             budget -= count
             promised += self._still_needed(request)
+        for request in passed:
+            self.waiting.push(request)
 
-    def _admit(self, request: Request, budget: int, promised: int) -> int:
+    def _admit(
+        self, request: Request, budget: int, promised: int, sharers: int, partial: PartialPrefills
+    ) -> int:
         """Give a waiting request its first blocks; the tokens to compute, 0 = no room."""
         hits = self.kv.find_cached_prefix(request)
         start = len(hits) * self.kv.block_size
-        count = self.limits.chunk(request.num_tokens - start, budget)
-        if count == 0 or not self._has_room(request, hits, promised):
+        count = self.limits.chunk(request.num_tokens - start, budget, sharers)
+        if count == 0 or not partial.may_start(request, start + count):
+            return 0
+        reserved = request.num_tokens if self.limits.reserve_full_prompt else start + count
+        if not self._has_room(reserved, hits, promised):
             return 0
         if not self.kv.allocate(request, start + count, hits):
             return 0
@@ -238,14 +270,19 @@ class Scheduler:
                 self.counters.count_lookup(request, request.num_cached_tokens)
         return count
 
-    def _has_room(self, request: Request, hits: list[Block], promised: int) -> bool:
-        """Whether all known tokens of a request fit beside what running ones were promised, with
-        one block of growth for each of them: admitting less leads to preempting in circles."""
-        wanted = self.kv.blocks_for(request.num_tokens) - len(hits)
-        return not self.running or wanted + promised <= self.kv.num_available(hits)
+    def _has_room(self, num_tokens: int, hits: list[Block], promised: int) -> bool:
+        """Whether so many tokens of a waiting request fit beside what running ones were promised,
+        with one block of growth for each of them, and the watermark. Admitting less leads to
+        preempting in circles. A request alone needs no more than its own blocks."""
+        wanted = self.kv.blocks_for(num_tokens) - len(hits)
+        kept = int(self.limits.watermark * self.kv.pool.num_blocks)
+        return not self.running or wanted + promised + kept <= self.kv.num_available(hits)
 
     def _still_needed(self, request: Request) -> int:
-        """Blocks a running request lacks for its known tokens, plus one to grow."""
+        """Blocks a running request lacks for its known tokens, plus one to grow; the one alone
+        where prompts are not reserved in full."""
+        if not self.limits.reserve_full_prompt:
+            return 1
         return max(0, self.kv.blocks_for(request.num_tokens) - len(request.block_ids)) + 1
 
     def _plan(self, plan: SchedulerOutput, request: Request, count: int) -> None:
@@ -287,12 +324,13 @@ class Scheduler:
                 self._finish(request, "length", None)  # nothing was to be generated
             return 0
         assert row.token_id is not None
+        token = _traced(request, row.token_id)
         first = request.num_output_tokens == 0
         request.times.last_token = now
         if first:
             request.times.first_token = now
         output = self._output(request)
-        finish = self._append(request, [row.token_id, *row.forced], output)
+        finish = self._append(request, [token, *row.forced], output)
         if row.logprobs is not None:
             output.logprobs = [row.logprobs]
         if row.detail is not None:
@@ -376,6 +414,13 @@ class Scheduler:
 
     def _emit(self, request: Request, output: EngineOutput) -> None:
         self._outputs.setdefault(request.client_id, []).append(output)
+
+
+def _traced(request: Request, sampled: int) -> int:
+    """The next token: that of the request's trace, while it lasts, else the sampled one."""
+    trace = request.sampling.trace_decode_token_ids
+    index = request.num_output_tokens
+    return trace[index] if trace is not None and index < len(trace) else sampled
 
 
 def _copy(times: RequestTimes) -> RequestTimes:

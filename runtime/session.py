@@ -6,7 +6,8 @@ place. Step arrays are bound again only when an address or a shape changed. Name
 manifest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,7 @@ class OrtSession:
         self._logits: NDArray[np.float32] = np.empty(0, np.float32)
         self._bound: tuple[int, int, int, int, int] | None = None
         self._view: NDArray[np.float32] = self._logits.reshape(0, self._vocab_size)
+        self._runner: ThreadPoolExecutor | None = None
 
     @property
     def graph(self) -> Graph:
@@ -120,8 +122,14 @@ class OrtSession:
             self._binding.bind_ortvalue_output(spec.output, pool)
         self._pools = list(pools)
 
-    def run(self, inputs: ModelInputs) -> NDArray[np.float32]:
+    def run(
+        self, inputs: ModelInputs, meanwhile: Callable[[], None] | None = None
+    ) -> NDArray[np.float32]:
         """One graph call.
+
+        Args:
+            inputs: of the call.
+            meanwhile: called in this thread while the graph runs in another one.
 
         Returns:
             Logits [N, V] f32 in a buffer that the next call overwrites; the caller may change it.
@@ -132,12 +140,24 @@ class OrtSession:
         if inputs.shape_key != self._bound:
             self._bind(inputs)
         try:
-            self._session.run_with_iobinding(self._binding)
+            if meanwhile is None:
+                self._session.run_with_iobinding(self._binding)
+            else:
+                self._run_beside(meanwhile)
         except Exception as error:  # see __init__
             self._bound = None
             text = " ".join(str(error).split())[:600]
             raise EngineError(f"the graph failed: {text}") from error
         return self._view
+
+    def _run_beside(self, meanwhile: Callable[[], None]) -> None:
+        if self._runner is None:
+            self._runner = ThreadPoolExecutor(1, thread_name_prefix="ortloom-graph")
+        running = self._runner.submit(self._session.run_with_iobinding, self._binding)
+        try:
+            meanwhile()
+        finally:
+            running.result()
 
     def _bind(self, inputs: ModelInputs) -> None:
         io, binding = self._graph.io, self._binding

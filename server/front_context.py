@@ -1,5 +1,6 @@
 """The long-lived objects of a front, made out of the configuration and the bundle."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ortloom.config import Config
@@ -30,11 +31,18 @@ def build_context(config: Config, client: EngineClient, started: float) -> Front
     bundle = Path(model.bundle)
     manifest = Manifest.load(bundle)
     tokenizer = None
+    tokenizer_folder = bundle if model.tokenizer is None else Path(model.tokenizer)
+    tokenizer_config = None if model.tokenizer_config is None else Path(model.tokenizer_config)
     if not model.skip_tokenizer_init:
-        tokenizer = Tokenizer.load(Path(model.tokenizer) if model.tokenizer else bundle)
+        tokenizer = Tokenizer.load(tokenizer_folder, tokenizer_config)
     template = None
     if tokenizer is not None:
-        template = ChatTemplate.load(bundle, tokenizer, config.front.chat_template)
+        template = ChatTemplate.load(
+            tokenizer_folder,
+            tokenizer,
+            config.front.chat_template,
+            own_config=tokenizer_config is None,
+        )
     names = model.served_model_names or (model.bundle,)
     limit = model.max_model_len or manifest.architecture.max_position_embeddings
     if limit < 1:
@@ -55,5 +63,8 @@ def build_context(config: Config, client: EngineClient, started: float) -> Front
         created=int(started),
         served_names=names,
         parsers=load_parsers(config.front, tokenizer, template),
+        long_texts=ThreadPoolExecutor(
+            config.front.renderer_workers, thread_name_prefix="long-text"
+        ),
         tracer=None if config.traces is None else Tracer(config.traces, names[0]),
     )

@@ -147,6 +147,8 @@ class Supervisor:
         for index in range(self._config.front.num_fronts):
             self._start_front(index)
         set_up_logging(self._config.log, "supervisor")
+        if self._config.front.ready_timeout:
+            self._timers["engine late"] = time.monotonic() + self._config.front.ready_timeout
         try:
             while not self._done():
                 self._step()
@@ -202,6 +204,11 @@ class Supervisor:
             elif name == "front failed" and self._failure is not None and not self._stopping:
                 logs.say(f"ortloom: error: {self._failure.message}")
                 self._stop(self._failure.exit_code)
+            elif name == "engine late" and not self._announced:
+                limit = self._config.front.ready_timeout
+                logs.say(f"ortloom: error: the engine was not ready within {limit:g} s")
+                self._stop(1)
+                self._kill_all()
             elif name == "kill":
                 logger.warning("children did not end in time and are killed")
                 self._kill_all()
@@ -227,7 +234,8 @@ class Supervisor:
         for front in self._fronts.values():
             front.send(EngineGone("the engine process ended"))
             self._watch_front(front)
-        self._timers["engine gone"] = time.monotonic() + ENGINE_GONE_LINGER
+        if not self._config.front.outlive_engine:
+            self._timers["engine gone"] = time.monotonic() + ENGINE_GONE_LINGER
 
     # fronts
 

@@ -43,7 +43,7 @@ class Checkpoint(Protocol):
     """
 
     name: str
-    format: Literal["safetensors", "gguf"]
+    format: Literal["safetensors", "gguf", "dummy"]
     quantised: bool
     tensors: dict[str, TensorInfo]
     warnings: list[str]

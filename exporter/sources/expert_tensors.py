@@ -74,7 +74,7 @@ class ExpertsView:
         SourceInvalid: an expert lacks a matrix, or matrices of a parameter differ in shape.
     """
 
-    format: Literal["safetensors", "gguf"]
+    format: Literal["safetensors", "gguf", "dummy"]
 
     def __init__(self, stored: Checkpoint) -> None:
         self._stored = stored

@@ -58,7 +58,7 @@ class GgufFile:
         UnsupportedModel: an architecture or tensor type that is not supported.
     """
 
-    format: Literal["safetensors", "gguf"] = "gguf"
+    format: Literal["safetensors", "gguf", "dummy"] = "gguf"
 
     def __init__(self, path: Path) -> None:
         self.path = path

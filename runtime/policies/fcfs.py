@@ -1,8 +1,13 @@
 """First come, first served."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ortloom.runtime.request import Request
+
+if TYPE_CHECKING:
+    from ortloom.runtime.kv_cache_manager import KVCacheManager
+    from ortloom.runtime.waiting_queue import WaitingQueue
 
 
 class FcfsPolicy:
@@ -15,3 +20,9 @@ class FcfsPolicy:
     def victim(self, running: Sequence[Request]) -> Request:
         """The latest arrival."""
         return max(running, key=self.rank)
+
+    def next_in_line(
+        self, waiting: "WaitingQueue", kv: "KVCacheManager", clock: Callable[[], float]
+    ) -> Request:
+        """The best rank."""
+        return waiting.peek()

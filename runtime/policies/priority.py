@@ -1,8 +1,13 @@
 """Lower priority value first, with ageing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ortloom.runtime.request import Request
+
+if TYPE_CHECKING:
+    from ortloom.runtime.kv_cache_manager import KVCacheManager
+    from ortloom.runtime.waiting_queue import WaitingQueue
 
 SECONDS_PER_LEVEL = 60.0
 """One level of priority weighs as much as this much waiting."""
@@ -24,3 +29,9 @@ class PriorityPolicy:
     def victim(self, running: Sequence[Request]) -> Request:
         """The one that would be served last."""
         return max(running, key=self.rank)
+
+    def next_in_line(
+        self, waiting: "WaitingQueue", kv: "KVCacheManager", clock: Callable[[], float]
+    ) -> Request:
+        """The best rank."""
+        return waiting.peek()

@@ -20,7 +20,7 @@ from ortloom.server.openai.output_plan import output_plan, planned_params
 from ortloom.server.openai.reply import ReplyHead, json_response
 from ortloom.server.openai.sample import Sample
 from ortloom.server.openai.sampling import sampling_params
-from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.stream_interval import every, interval_of
 from ortloom.server.openai.thinking import ReasoningCounter, thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
@@ -252,7 +252,7 @@ async def stream(chat: Chat, request: Request) -> None:
     """The reply as events; errors before the first engine output are raised."""
     front = chat.front
     working = generate(chat.job, front.client, front.tokenizer, front.metrics)
-    pieces = every(working, chat.body.stream_interval)
+    pieces = every(working, interval_of(front, chat.body.stream_interval))
     chunks = ChatChunks(chat)
     opening = chunks.opening()
     async with SseWriter(request) as sse, aclosing(pieces):

@@ -20,7 +20,7 @@ from ortloom.server.openai.prompts import Prompt, parse_prompts
 from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
 from ortloom.server.openai.sampling import sampling_params
-from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.stream_interval import every, interval_of
 from ortloom.server.openai.thinking import thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
@@ -192,7 +192,8 @@ def _choice(completion: Completion, sample: Sample) -> dict[str, Any]:
 async def stream(completion: Completion, request: Request) -> None:
     """The reply as events; errors before the first engine output are raised."""
     chunks = _Chunks(completion)
-    pieces = every(completion.pieces(), completion.body.stream_interval)
+    interval = interval_of(completion.front, completion.body.stream_interval)
+    pieces = every(completion.pieces(), interval)
     async with SseWriter(request) as sse, aclosing(pieces):
         async for piece in pieces:
             entries = entry_count(piece.logprobs, piece.output.prompt_logprobs)

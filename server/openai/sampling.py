@@ -122,6 +122,7 @@ def sampling_params(
         logprobs_detail=bool(request.logprobs_detail),
         sampling_mask=bool(request.logprobs_detail),
         structured_output=constraint_of(request.response_format, request.structured_outputs),
+        trace_decode_token_ids=_trace(request.vllm_xargs),
         skip_special_tokens=request.skip_special_tokens is not False,
         spaces_between_special_tokens=request.spaces_between_special_tokens is not False,
         detokenize=context.tokenizer is not None,
@@ -190,6 +191,18 @@ def beam_options(request: GenerationRequest, params: SamplingParams) -> BeamOpti
 def for_sample(params: SamplingParams, max_tokens: int, index: int) -> SamplingParams:
     """The parameters of one of n samples after a prompt that allows `max_tokens`."""
     return msgspec.structs.replace(params, max_tokens=max_tokens, sample_index=index, n=1)
+
+
+def _trace(arguments: dict[str, Any] | None) -> list[int] | None:
+    """Output tokens to force (--enable-trace-replay); the engine says whether it may be done."""
+    ids = (arguments or {}).get("trace_decode_token_ids")
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise InvalidRequest(
+            "vllm_xargs.trace_decode_token_ids must be a list of token ids.", "vllm_xargs"
+        )
+    return ids
 
 
 def _first(*values: object) -> object:

@@ -5,7 +5,13 @@ from contextlib import aclosing
 
 import msgspec
 
+from ortloom.server.context import FrontContext
 from ortloom.server.openai.sample import Piece
+
+
+def interval_of(front: FrontContext, asked: int | None) -> int:
+    """Tokens a piece of a stream has at least: as the request says, else as --stream-interval."""
+    return front.config.scheduler.stream_interval if asked is None else asked
 
 
 async def every(

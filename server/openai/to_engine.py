@@ -40,7 +40,8 @@ def check_model(name: str | None, front: FrontContext) -> None:
     Raises:
         ModelNotFound: naming it.
     """
-    if name and name not in front.served_names:
+    known = front.config.front.any_model_name or name in front.served_names
+    if name and not known:
         raise ModelNotFound(f"The model `{name}` does not exist.", "model")
 
 

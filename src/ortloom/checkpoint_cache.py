@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import IO
 
 from ortloom import __version__
-from ortloom.errors import ConfigError, ExportError, MissingDependency
+from ortloom.errors import ConfigError, ExportError, MissingDependency, SourceInvalid
 from ortloom.models.source_key import file_sha256, source_key
 
 EXPORT_PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnx_ir", "gguf")
@@ -32,10 +32,11 @@ Command = Callable[[Path, Path, Mapping[str, str]], list[str]]
 
 
 def export_command(source: Path, output: Path, options: Mapping[str, str]) -> list[str]:
-    """The command line of an export."""
+    """The command line of an export; an option with an empty value has none."""
     command = [sys.executable, "-m", "ortloom", "export", str(source), "-o", str(output)]
     for name in sorted(options):
-        command.append(f"--{name}={options[name]}")
+        value = options[name]
+        command.append(f"--{name}={value}" if value else f"--{name}")
     return command
 
 
@@ -51,13 +52,23 @@ class CheckpointCache:
         self.root = root
         self._command = command
 
-    def bundle(self, source: Path, options: Mapping[str, str], report: Report) -> Path:
+    def bundle(
+        self,
+        source: Path,
+        options: Mapping[str, str],
+        report: Report,
+        *,
+        paths: Mapping[str, Path] = MappingProxyType({}),
+        bars: bool = True,
+    ) -> Path:
         """The bundle of a checkpoint, exported first if the cache does not hold it.
 
         Args:
             source: checkpoint folder or .gguf file.
             options: export options (`dtype`, `quant`, `targets`) that change the bundle.
             report: takes one line of progress text.
+            paths: export options that name files or folders, whose contents change the bundle.
+            bars: whether the export may show bars on a terminal.
 
         Raises:
             SourceInvalid: the checkpoint cannot be read.
@@ -65,7 +76,8 @@ class CheckpointCache:
             ConfigError: an export is needed and the folder cannot be written to.
             ExportError: the export failed; its own message is on stderr.
         """
-        key = source_key(source, options, __version__, self._known_hash)
+        named = {name: self._content(path) for name, path in paths.items()}
+        key = source_key(source, {**options, **named}, __version__, self._known_hash)
         folder = self.root / "bundles" / key
         if (folder / "manifest.json").is_file():
             report(f"using the bundle exported before: {folder}")
@@ -79,10 +91,22 @@ class CheckpointCache:
             for leftover in folder.parent.glob(f"{key}.tmp-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             report(f"exporting {source} (once) to {folder}")
-            _export(self._command(source, folder, options), source, lock)
+            given = {**options, **{name: str(path) for name, path in paths.items()}}
+            if not bars:
+                given["no-progress-bar"] = ""
+            _export(self._command(source, folder, given), source, lock)
         if not (folder / "manifest.json").is_file():
             raise ExportError(f"the export of '{source}' ended without a bundle at '{folder}'")
         return folder
+
+    def _content(self, path: Path) -> str:
+        """The identity of a file's or a folder's contents."""
+        if path.is_dir():
+            return source_key(path, {}, __version__, self._known_hash)
+        try:
+            return self._known_hash(path)
+        except OSError as error:
+            raise SourceInvalid(f"cannot read '{path}': {error.strerror}") from None
 
     def entries(self) -> Iterator[Path]:
         """Finished bundles."""

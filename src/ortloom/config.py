@@ -14,11 +14,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `max_model_len` None = the model's own limit, fitted down to the KV pool with a log line;
     -1 = the same on purpose; else exact (start-up fails if one sequence does not fit).
+    `tokenizer` and `tokenizer_config` None = the bundle's. `disable_sliding_window` caps the
+    context at the window of models whose every layer has one.
     """
 
     bundle: str
     served_model_names: tuple[str, ...] = ()
     tokenizer: str | None = None
+    tokenizer_config: str | None = None
+    disable_sliding_window: bool = False
     max_model_len: int | None = None
     generation_config: str = "auto"  # auto | vllm | a folder
     override_generation_config: dict[str, object] = {}
@@ -31,8 +35,20 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skip_tokenizer_init: bool = False
     return_sampling_mask: bool = False
     enable_sleep_mode: bool = False
+    enable_trace_replay: bool = False
     seed: int = 0
     verify: bool = False
+
+
+class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where events of the KV cache are published; sizes in batches, one a step."""
+
+    endpoint: str = "tcp://*:5557"
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    topic: str = ""
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,16 +62,38 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kv_cache_memory_bytes: int | None = None
     memory_fraction: float | None = None
     enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: str = "sha256"  # as in `runtime.block_digest`
+    kv_events: KVEventsConfig | None = None
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one step and of admission. Lengths in tokens."""
+    """Limits of one step and of admission. Lengths in tokens.
+
+    `max_num_partial_prefills` above 1: so many prompts are computed in parts side by side, each
+    part at most the long-prefill threshold. `watermark` is the share of KV blocks that admission
+    leaves free, 0..1. `prefill_schedule_interval` in steps; `stream_interval` in tokens.
+    `async_scheduling` None = where there is a processor beside the ones that compute.
+    `step_timeout` in seconds, 0 = no watchdog.
+    """
 
     max_num_seqs: int = 256
+    max_num_active_seqs: int | None = None
+    max_num_scheduled_tokens: int | None = None
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold_adaptive: bool = False
+    reserve_full_prompt: bool = True
+    watermark: float = 0.0
+    prefill_schedule_interval: int = 1
+    stream_interval: int = 1
+    scheduler_cls: str | None = None
+    async_scheduling: bool | None = None
+    step_timeout: float = 300.0
+    step_log: bool = False
     max_num_batched_tokens: int | None = None  # None = 2048, raised to max_model_len unless chunked
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
-    policy: Literal["fcfs", "priority"] = "fcfs"
+    policy: Literal["fcfs", "priority", "lpm"] = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
 
@@ -79,12 +117,15 @@ class StructuredOutputsConfig(
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Execution provider. `provider` auto picks by hardware; any other value never falls back.
     `require` makes start-up fail unless auto picked that one. threads 0 = physical cores within
-    the affinity mask and cgroup quota. `cpu_affinity` () = the mask the process was given."""
+    the affinity mask and cgroup quota, less `reserved_cpus`. `cpu_affinity` () = the mask the
+    process was given. `numa_node` = where memory is taken from, None = anywhere."""
 
     provider: Literal["auto", "tensorrt", "tensorrt_ep", "cuda", "cpu", "plain"] = "auto"
     require: str | None = None
     threads: int = 0
+    reserved_cpus: int = 0
     cpu_affinity: tuple[int, ...] = ()
+    numa_node: int | None = None
 
 
 class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +206,11 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     send_timeout: float = 30.0
     request_deadline: float = 3600.0
     shutdown_timeout: float = 0.0
+    ready_timeout: float = 0.0  # seconds the engine may take to start, 0 = any
+    outlive_engine: bool = False  # serve on, with errors, after the engine's end
+    any_model_name: bool = False
+    renderer_workers: int = 1  # threads that tokenise long texts
+    limit_mm_per_prompt: dict[str, int] = {}  # kind of media -> most items of a prompt
     max_n: int = 16384
     max_prompts: int = 1024
     max_stop_strings: int = 4

@@ -21,12 +21,19 @@ _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 
 HONOURED = frozenset(
     {
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         "VLLM_API_KEY",
+        "VLLM_CACHE_ROOT",
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ENFORCE_STRICT_TOOL_CALLING",
         "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
+        "VLLM_ENGINE_READY_TIMEOUT_S",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
         "VLLM_LOGGING_LEVEL",
         "VLLM_LOG_STATS_INTERVAL",
         "VLLM_MAX_COMPLETION_PROMPTS",
@@ -34,6 +41,8 @@ HONOURED = frozenset(
         "VLLM_MAX_N_SEQUENCES",
         "VLLM_MAX_STOP_STRINGS",
         "VLLM_SERVER_DEV_MODE",
+        "VLLM_SKIP_MODEL_NAME_VALIDATION",
+        "VLLM_USE_MODELSCOPE",
     }
 )
 """Variables that do their work."""
@@ -54,27 +63,17 @@ CLIENT_SIDE = frozenset({"VLLM_URL", "VLLM_MODEL", "VLLM_REVISION", "VLLM_PORT"}
 
 NOT_YET = frozenset(
     {
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
         "VLLM_AUDIO_FETCH_TIMEOUT",
-        "VLLM_CACHE_ROOT",
         "VLLM_COMPUTE_NANS_IN_LOGITS",
         "VLLM_CONFIG_ROOT",
-        "VLLM_CPU_NUM_OF_RESERVED_CPU",
-        "VLLM_CPU_OMP_THREADS_BIND",
         "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
         "VLLM_ENABLE_COHERE_API",
-        "VLLM_ENGINE_READY_TIMEOUT_S",
-        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "VLLM_GPU_MEMORY_UTILIZATION",
         "VLLM_IMAGE_FETCH_TIMEOUT",
-        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
         "VLLM_KV_CACHE_MEMORY_BYTES",
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB",
         "VLLM_MAX_IMAGE_PIXELS",
-        "VLLM_SKIP_MODEL_NAME_VALIDATION",
-        "VLLM_SPECULATIVE_CONFIG",
-        "VLLM_USE_MODELSCOPE",
         "VLLM_VIDEO_FETCH_TIMEOUT",
     }
 )
@@ -99,6 +98,14 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     scale_out: bool = False
     dev_mode: bool = False
     logging: LoggingEnvironment = LoggingEnvironment()
+    cpu_bind: str | None = None  # processors of the engine, as 0-3,8
+    reserved_cpus: int | None = None
+    step_timeout: float | None = None
+    step_log: bool = False
+    allow_long_context: bool = False
+    ready_timeout: float | None = None
+    outlive_engine: bool = False
+    any_model_name: bool = False
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -117,6 +124,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     if level is not None and level.upper() not in _LEVELS:
         raise ConfigError(
             f"VLLM_LOGGING_LEVEL: invalid level '{level}' (choose from {', '.join(_LEVELS)})"
+        )
+    if _switch(env, "VLLM_USE_MODELSCOPE"):
+        raise ConfigError(
+            "VLLM_USE_MODELSCOPE: models are fetched from a Hugging Face hub only; HF_ENDPOINT "
+            "names another one of its kind"
         )
     space = _number(env, "VLLM_CPU_KVCACHE_SPACE", 0.0)
     return Environment(
@@ -137,18 +149,34 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         dev_mode=_switch(env, "VLLM_SERVER_DEV_MODE"),
         scale_out=_switch(env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS"),
         logging=read_logging_environment(env),
+        cpu_bind=_cpu_bind(env),
+        reserved_cpus=_whole(env, "VLLM_CPU_NUM_OF_RESERVED_CPU", 0),
+        step_timeout=_number(env, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", 0.0),
+        step_log=_switch(env, "VT_ENGINE_STEP_LOG"),
+        allow_long_context=_switch(env, "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
+        ready_timeout=_number(env, "VLLM_ENGINE_READY_TIMEOUT_S", 0.0),
+        outlive_engine=_switch(env, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"),
+        any_model_name=_switch(env, "VLLM_SKIP_MODEL_NAME_VALIDATION"),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
     )
 
 
 def cache_root(environ: Mapping[str, str] | None = None) -> Path:
-    """The per-user cache: $XDG_CACHE_HOME/ortloom, else ~/.cache/ortloom."""
+    """The per-user cache: $VLLM_CACHE_ROOT/ortloom, $XDG_CACHE_HOME/ortloom, ~/.cache/ortloom."""
     env = os.environ if environ is None else environ
+    own = env.get("VLLM_CACHE_ROOT", "")
+    if own:
+        return Path(own).expanduser() / "ortloom"
     base = env.get("XDG_CACHE_HOME", "")
     if base.startswith("/"):  # the base directory specification ignores relative values
         return Path(base) / "ortloom"
     return Path(env.get("HOME") or "~").expanduser() / ".cache" / "ortloom"
+
+
+def _cpu_bind(env: Mapping[str, str]) -> str | None:
+    text = env.get("VLLM_CPU_OMP_THREADS_BIND", "").strip()
+    return None if text.lower() in ("", "auto", "all", "nobind") else text
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

@@ -62,7 +62,8 @@ GROUPS: dict[str, str] = {
 class Flag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row. `name` is the long form with dashes; `aliases` other spellings, short ones with one
     dash included; `refused` those of `choices` that are known, and refused with a reason of their
-    own; `why` names a sentence of `FlagTable.reasons`."""
+    own; `why` names a sentence of `FlagTable.reasons`; `instead` what to write in place of
+    a name that is deprecated."""
 
     name: str
     group: str
@@ -76,6 +77,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     same: tuple[object, ...] = ()
     help: str = ""
     why: str = ""
+    instead: str = ""
 
     @property
     def offered(self) -> tuple[str, ...]:

@@ -37,6 +37,12 @@ def _load(name):
 
 
 @pytest.fixture(scope="session")
+def load():
+    """Loads a helper module beside the tests by its name."""
+    return _load
+
+
+@pytest.fixture(scope="session")
 def tiny():
     """The module that writes tiny checkpoints."""
     return _load("tiny_checkpoint")

@@ -45,6 +45,8 @@ def another(flag):
             return value if not flag.is_default(value) else not value
         case "choice":
             return next(choice for choice in flag.choices if not flag.is_default(choice))
+        case "int" if flag.choices:
+            return next(int(c) for c in flag.choices if not flag.is_default(int(c)))
         case "int" | "size" | "context":
             return 12345
         case "float":

@@ -68,6 +68,7 @@ class FakeModelRunner:
         self.step_seconds = step_seconds
         self.num_steps = 0
         self.num_warm_ups = 0
+        self.num_overlapped = 0
         self.removed = []
         self.absent = {}  # part -> whether its files were dropped too
         self.chunks = defaultdict(list)
@@ -96,9 +97,12 @@ class FakeModelRunner:
     def remove(self, request_id):
         self.removed.append(request_id)
 
-    def execute(self, plan):
+    def execute(self, plan, meanwhile=None):
         assert not self.absent
         self.num_steps += 1
+        if meanwhile is not None:
+            self.num_overlapped += 1
+            meanwhile()
         if self.step_seconds:
             time.sleep(self.step_seconds)
         self.broken |= self.num_steps == self.break_at

@@ -32,6 +32,7 @@ class Scenario:
     chunked: bool
     caching: bool
     policy: str
+    rules: dict[str, object]
     arrivals: tuple[Arrival, ...]
     resets: frozenset[int]
 
@@ -59,6 +60,21 @@ def arrivals(draw, capacity):
 
 
 @st.composite
+def rules(draw):
+    """Options of the scheduler beside the limits of a step."""
+    partial = draw(st.sampled_from([1, 1, 2, 3]))
+    return {
+        "max_num_partial_prefills": partial,
+        "max_long_partial_prefills": draw(st.integers(1, partial)),
+        "long_prefill_token_threshold_adaptive": draw(st.booleans()),
+        "reserve_full_prompt": draw(st.booleans()),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.3])),
+        "prefill_schedule_interval": draw(st.sampled_from([1, 1, 3])),
+        "max_num_active_seqs": draw(st.sampled_from([None, None, 1, 2])),
+    }
+
+
+@st.composite
 def scenarios(draw):
     num_blocks = draw(st.integers(4, 20))
     capacity = num_blocks * BLOCK_SIZE
@@ -71,7 +87,8 @@ def scenarios(draw):
         threshold=draw(st.sampled_from([0, 0, 3])),
         chunked=chunked,
         caching=draw(st.booleans()),
-        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        policy=draw(st.sampled_from(["fcfs", "priority", "lpm"])),
+        rules=draw(rules()),
         arrivals=tuple(draw(st.lists(arrivals(capacity), min_size=1, max_size=10))),
         resets=draw(st.frozensets(st.integers(1, 20), max_size=2)),
     )

@@ -4,15 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortloom.runtime import block_hash
+from ortloom.runtime.block_digest import load_digest
 from ortloom.runtime.block_hash import extend_chain
 from ortloom.runtime.block_pool import BlockPool, OutOfBlocks
+
+DIGEST = {"of": load_digest("sha256")}
 
 
 def chain(*blocks, salt=None):
     nodes = []
     for tokens in blocks:
-        nodes.append(extend_chain(nodes[-1] if nodes else None, tokens, salt))
+        nodes.append(extend_chain(nodes[-1] if nodes else None, tokens, salt, DIGEST["of"]))
     return nodes
 
 
@@ -132,7 +134,7 @@ class TestCollisions:
 
     @pytest.fixture(autouse=True)
     def _constant_hash(self, monkeypatch):
-        monkeypatch.setattr(block_hash, "digest_block", lambda parent, tokens, extra: b"same")
+        monkeypatch.setitem(DIGEST, "of", lambda parent, tokens, extra: b"same")
 
     def test_other_tokens_are_no_hit(self):
         pool = BlockPool(2)

@@ -4,7 +4,7 @@ import pytest
 from fakes import EOS, SECONDARY_EOS, Clock, FakeModelRunner, Harness, solo_tokens
 
 from ortloom.errors import ConfigError
-from ortloom.runtime import block_hash
+from ortloom.runtime import kv_cache_manager
 from ortloom.runtime.messages import EngineControl
 
 PROMPT = solo_tokens([9], 64)  # no period, so blocks differ
@@ -217,7 +217,9 @@ def test_caching_off_never_hits():
 
 
 def test_colliding_hashes_never_mix_requests(monkeypatch):
-    monkeypatch.setattr(block_hash, "digest_block", lambda parent, tokens, extra: b"same")
+    monkeypatch.setattr(
+        kv_cache_manager, "load_digest", lambda name: lambda parent, tokens, extra: b"same"
+    )
     engine = Harness(FakeModelRunner(num_blocks=16))
     for turn in range(12):
         prompt = PROMPT[turn % 3 : turn % 3 + 40]

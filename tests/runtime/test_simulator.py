@@ -26,6 +26,7 @@ def play(scenario):
         enable_chunked_prefill=scenario.chunked,
         enable_prefix_caching=scenario.caching,
         policy=scenario.policy,
+        **scenario.rules,
     )
     schedule = engine.scheduler.schedule
 

@@ -23,7 +23,7 @@ class CountingRunner(FakeModelRunner):
         self.provider_report = ProviderReport("fake", "fake", "counts", {"cuda": "no device"})
         self.notices = ("this model only counts",)
 
-    def execute(self, plan):
+    def execute(self, plan, meanwhile=None):
         time.sleep(self.step_seconds)
         self.num_steps += 1
         die = int(os.environ.get("FAKE_DIE_AFTER", "0"))

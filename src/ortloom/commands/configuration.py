@@ -4,15 +4,21 @@
 """
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.kv_options import check_scales, kv_events
 from ortloom.commands.log_options import log_config
+from ortloom.commands.media_limits import media_limits
 from ortloom.commands.metrics_options import metrics_config
+from ortloom.commands.model_options import SourcePlan, source_plan
 from ortloom.commands.parser_settings import parser_settings
+from ortloom.commands.provider_options import MAX_THREADS, provider_config
+from ortloom.commands.reader import Reader as _Reader
 from ortloom.commands.route_options import profiler_config, route_config
+from ortloom.commands.scheduler_options import scheduler_config
 from ortloom.commands.structured_outputs import structured_outputs
 from ortloom.commands.tls_options import tls_config
 from ortloom.commands.trace_options import trace_config
@@ -21,18 +27,14 @@ from ortloom.config import (
     Config,
     FrontConfig,
     ModelConfig,
-    ProviderConfig,
-    SchedulerConfig,
 )
 from ortloom.environment import Environment
 from ortloom.errors import ConfigError
 from ortloom.runtime.kv_cache_dtype import parse_kv_cache_dtype
-from ortloom.runtime.machine import affinity, processors
 
 T = TypeVar("T")
 
 MAX_BLOCK_SIZE = 256
-MAX_THREADS = 256
 _DTYPES = {
     "float": "fp32",
     "float32": "fp32",
@@ -51,40 +53,8 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     quant: str | None
     dtype: str | None
     bundle_cache: Path | None
+    source: SourcePlan
     notices: tuple[str, ...]
-
-
-class _Reader:
-    """Typed access to the parsed arguments."""
-
-    def __init__(self, args: Arguments) -> None:
-        self.args = args
-
-    def has(self, name: str) -> bool:
-        return name in self.args.passed
-
-    def get(self, name: str, type_: type[T], default: T) -> T:
-        value = self.args.get(name)
-        return value if isinstance(value, type_) else default
-
-    def word(self, name: str, default: str) -> Any:
-        """A choice; the flag table has its values checked against the field's literals."""
-        return self.get(name, str, default)
-
-    def maybe(self, name: str, type_: type[T]) -> T | None:
-        value = self.args.get(name)
-        return value if isinstance(value, type_) else None
-
-    def strings(self, name: str) -> tuple[str, ...]:
-        value = self.args.get(name)
-        return tuple(map(str, value)) if isinstance(value, list) else ()
-
-    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
-        value = self.maybe(name, int)
-        if value is not None and (value < least or (most is not None and value > most)):
-            span = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise ConfigError(f"argument {name}: must be {span}, got {value}")
-        return value
 
 
 def build_plan(args: Arguments, env: Environment) -> ServePlan:
@@ -99,14 +69,9 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
-        scheduler=_scheduler(read),
+        scheduler=scheduler_config(read, env, notices),
         structured_outputs=structured_outputs(args, notices),
-        provider=ProviderConfig(
-            provider=read.word("--provider", "auto"),
-            require=read.maybe("--require-provider", str),
-            threads=_threads(read),
-            cpu_affinity=_cpu_affinity(read),
-        ),
+        provider=provider_config(read, env, notices),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
         metrics=metrics_config(args),
@@ -119,6 +84,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         quant=_quant(read),
         dtype=_dtype(read),
         bundle_cache=None if cache is None else Path(cache),
+        source=source_plan(read, env, notices),
         notices=tuple(notices),
     )
 
@@ -152,11 +118,15 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         bundle=model,
         served_model_names=read.strings("--served-model-name") or (model,),
         max_model_len=context,
+        skip_tokenizer_init=read.get("--skip-tokenizer-init", bool, False)
+        or read.get("--tokens-only", bool, False),
+        enable_trace_replay=read.get("--enable-trace-replay", bool, False),
+        tokenizer_config=_tokenizer_config(read),
+        disable_sliding_window=read.get("--disable-sliding-window", bool, False),
         generation_config=source,
         override_generation_config=_mapping(read, "--override-generation-config"),
         max_logprobs=_default(read.whole("--max-logprobs", -1), 20),
         logprobs_mode=read.word("--logprobs-mode", "raw_logprobs"),
-        skip_tokenizer_init=read.get("--tokens-only", bool, False),
         enable_sleep_mode=read.get("--enable-sleep-mode", bool, False),
         return_sampling_mask=read.get("--return-sampling-mask", bool, False),
         logits_processors=read.strings("--logits-processors"),
@@ -164,6 +134,13 @@ def _model(read: _Reader, model: str) -> ModelConfig:
         seed=read.get("--seed", int, 0),
         verify=read.get("--verify", bool, False),
     )
+
+
+def _tokenizer_config(read: _Reader) -> str | None:
+    path = read.maybe("--tokenizer-config", str)
+    if path is not None and not Path(path).is_file():
+        raise ConfigError(f"argument --tokenizer-config: '{path}' is no file")
+    return path
 
 
 def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
@@ -196,6 +173,7 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
     kind = parse_kv_cache_dtype(read.word("--kv-cache-dtype", "auto"))
     if kind.notice is not None:
         notices.append(kind.notice)
+    check_scales(read, kind.dtype, notices)
     caching = read.maybe("--enable-prefix-caching", bool)
     if caching is None:
         caching = read.get("--enable-radix-attention", bool, True)
@@ -206,22 +184,8 @@ def _cache(read: _Reader, env: Environment, notices: list[str]) -> CacheConfig:
         memory_fraction=fraction,
         kv_cache_dtype=kind.dtype,
         enable_prefix_caching=caching,
-    )
-
-
-def _scheduler(read: _Reader) -> SchedulerConfig:
-    budget = read.whole("--max-num-batched-tokens", 1)
-    seqs = read.whole("--max-num-seqs", 1)
-    if seqs is None:
-        seqs = 256 if budget is None else min(256, budget)
-    return SchedulerConfig(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=budget,
-        enable_chunked_prefill=read.get("--enable-chunked-prefill", bool, True),
-        long_prefill_token_threshold=read.whole("--long-prefill-token-threshold", 0) or 0,
-        policy=read.word("--scheduling-policy", "fcfs"),
-        max_num_queued_reqs=read.whole("--max-num-queued-reqs", 1),
-        max_num_queued_tokens=read.whole("--max-num-queued-tokens", 1),
+        prefix_caching_hash_algo=read.word("--prefix-caching-hash-algo", "sha256"),
+        kv_events=kv_events(read),
     )
 
 
@@ -261,7 +225,12 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         max_header_count=read.whole("--h11-max-header-count", 1) or base.max_header_count,
         max_head_size=_head_size(read, base.max_head_size),
         shutdown_timeout=float(read.whole("--shutdown-timeout", 0) or 0),
+        ready_timeout=env.ready_timeout or 0.0,
+        outlive_engine=env.outlive_engine,
+        any_model_name=env.any_model_name,
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
+        renderer_workers=read.whole("--renderer-num-workers", 1, MAX_THREADS) or 1,
+        limit_mm_per_prompt=media_limits(read),
         max_n=_default(env.max_n, base.max_n),
         max_prompts=_default(env.max_prompts, base.max_prompts),
         max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),
@@ -309,29 +278,6 @@ def chat_template(value: str | None) -> str | None:
         raise ConfigError(
             f"argument --chat-template: '{value}' looks like a path but cannot be opened: {reason}"
         ) from None
-
-
-def _threads(read: _Reader) -> int:
-    threads = read.whole("--threads", 0) or 0
-    if threads > MAX_THREADS:
-        raise ConfigError(f"argument --threads: {threads} is more than {MAX_THREADS}")
-    return threads
-
-
-def _cpu_affinity(read: _Reader) -> tuple[int, ...]:
-    text = read.maybe("--cpu-affinity", str)
-    if text is None:
-        return ()
-    try:
-        wanted = processors(text)
-    except ValueError as error:
-        raise ConfigError(f"argument --cpu-affinity: {error}") from None
-    foreign = sorted(wanted - affinity())
-    if foreign:
-        raise ConfigError(
-            f"argument --cpu-affinity: processor {foreign[0]} is not one this process may use"
-        )
-    return tuple(sorted(wanted))
 
 
 def _quant(read: _Reader) -> str | None:

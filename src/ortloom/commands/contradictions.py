@@ -103,6 +103,19 @@ def _steps(args: Arguments) -> Iterator[str]:
         yield f"--max-num-active-seqs ({active:g}) must be at most --max-num-seqs ({seqs or 256:g})"
     if budget is not None and seqs is not None and budget < seqs:
         yield f"--max-num-batched-tokens ({budget:g}) must be at least --max-num-seqs ({seqs:g})"
+    scheduled = _number(args, "--max-num-scheduled-tokens")
+    if budget is not None and scheduled is not None and scheduled > budget:
+        yield (
+            f"--max-num-scheduled-tokens ({scheduled:g}) must be at most "
+            f"--max-num-batched-tokens ({budget:g})"
+        )
+    partial = _number(args, "--max-num-partial-prefills")
+    long = _number(args, "--max-long-partial-prefills")
+    if long is not None and long > (1 if partial is None else partial):
+        yield (
+            f"--max-long-partial-prefills ({long:g}) must be at most "
+            f"--max-num-partial-prefills ({partial or 1:g})"
+        )
     chunked = args.get("--enable-chunked-prefill")
     if chunked is False and budget is not None and context is not None and budget < context:
         yield (

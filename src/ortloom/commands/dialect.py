@@ -9,7 +9,7 @@ def apply_dialect(args: Arguments, table: FlagTable) -> list[str]:
     """Judge every given flag by its class.
 
     Returns:
-        One line for each flag that was taken without effect.
+        One line for each flag that was taken without effect, and for each deprecated name.
 
     Raises:
         ConfigError: a flag asks for something this build does not do.
@@ -17,6 +17,8 @@ def apply_dialect(args: Arguments, table: FlagTable) -> list[str]:
     notices: list[str] = []
     for entry in args.passed.values():
         flag = entry.flag
+        if flag.instead and not flag.is_default(entry.value):
+            notices.append(f"{entry.typed} is deprecated: use {flag.instead}")
         if flag.class_ == "inert" or (flag.class_ == "notice" and not flag.is_default(entry.value)):
             notices.append(notice(entry, table))
         elif flag.class_ in ("later", "refuse") and not flag.is_default(entry.value):

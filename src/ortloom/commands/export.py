@@ -21,6 +21,7 @@ import msgspec
 from ortloom.checkpoint_cache import require_export_extra
 from ortloom.commands.export_check import check_existing
 from ortloom.errors import ConfigError
+from ortloom.exporter.source_variation import SourceVariation
 
 if TYPE_CHECKING:
     from ortloom.exporter.options import Dtype, ExportOptions
@@ -84,6 +85,24 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check-layers", type=int, metavar="N", help="layers --check builds (default: all)"
     )
+    parser.add_argument(
+        "--load-format",
+        choices=("auto", "dummy"),
+        default="auto",
+        help="dummy: random weights; the source needs its config and tokenizer only",
+    )
+    parser.add_argument(
+        "--model-weights", metavar="DIR", help="read the weight files of another folder"
+    )
+    parser.add_argument(
+        "--hf-config-path", metavar="PATH", help="a config.json, or a folder with one, to use"
+    )
+    parser.add_argument(
+        "--hf-overrides", metavar="JSON", default="{}", help="members of the config to replace"
+    )
+    parser.add_argument(
+        "--no-progress-bar", action="store_true", help="plain lines, on a terminal too"
+    )
     parser.add_argument("--hub-id", help="recorded as the origin of the source")
     parser.add_argument("--revision", help="recorded with --hub-id")
     parser.add_argument(
@@ -109,6 +128,12 @@ def run(tokens: list[str]) -> int:
         raise ConfigError("the following arguments are required: -o/--output")
     if args.lm_head_quant is not None and args.quant != "int4":
         raise ConfigError("argument --lm-head-quant: it goes with --quant int4 only")
+    variation = _variation(args)
+    if args.check and variation != SourceVariation():
+        raise ConfigError(
+            "argument --check: it compares with the source as it is; it does not go with "
+            "--load-format dummy, --model-weights, --hf-config-path or --hf-overrides"
+        )
     if args.check and not args.force and not args.dry_run and _is_bundle(output):
         check_existing(
             Path(args.source),
@@ -138,6 +163,8 @@ def run(tokens: list[str]) -> int:
         targets=targets,
         hub_id=args.hub_id,
         revision=args.revision,
+        variation=variation,
+        bars=not args.no_progress_bar,
     )
     if args.dry_run:
         return _plan(options)
@@ -147,6 +174,21 @@ def run(tokens: list[str]) -> int:
         )  # the libraries' own remarks are not about the user's model
         warnings.simplefilter("ignore")
     return _export(options)
+
+
+def _variation(args: argparse.Namespace) -> SourceVariation:
+    try:
+        overrides = json.loads(args.hf_overrides)
+    except ValueError as error:
+        raise ConfigError(f"argument --hf-overrides: not valid JSON: {error}") from None
+    if not isinstance(overrides, dict):
+        raise ConfigError("argument --hf-overrides: must be a JSON object")
+    return SourceVariation(
+        weights=args.model_weights,
+        config=args.hf_config_path,
+        overrides=overrides,
+        dummy=args.load_format == "dummy",
+    )
 
 
 def _is_bundle(output: str) -> bool:
@@ -172,7 +214,7 @@ def _export(options: "ExportOptions") -> int:
     from ortloom.exporter.progress import progress_for
 
     with _own_stdout() as result:
-        progress = progress_for(options.json)
+        progress = progress_for(options.json, bars=options.bars)
         try:
             folder = export(options, progress)
         finally:

@@ -12,15 +12,16 @@ from pathlib import Path
 import msgspec
 
 from ortloom import __version__
+from ortloom.commands.additional_config import expand_additional_config
 from ortloom.commands.arguments import ArgumentParser, Arguments
 from ortloom.commands.config_file import config_tokens, split_config
 from ortloom.commands.configuration import ServePlan, build_plan
 from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
+from ortloom.commands.model_files import with_bundle
 from ortloom.commands.route_options import without_engine
-from ortloom.config import Config
-from ortloom.environment import Environment, cache_root, read_environment
-from ortloom.errors import ConfigError, ExportError, ManifestError
+from ortloom.environment import Environment, read_environment
+from ortloom.errors import ConfigError
 from ortloom.flags import FlagTable, flag_table
 from ortloom.logs import say
 from ortloom.process_title import blank_arguments
@@ -101,6 +102,7 @@ def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Ar
         ConfigError: see the modules that do the parts.
     """
     args = parse(tokens, table)
+    expand_additional_config(args, table)
     check_contradictions(args)
     notices = apply_dialect(args, table)
     plan = build_plan(args, env)
@@ -185,63 +187,3 @@ def _non_default(args: Arguments, plan: ServePlan) -> Mapping[str, object]:
         secret = name in SECRET_FLAGS
         shown[name.removeprefix("--").replace("-", "_")] = "(hidden)" if secret else entry.value
     return shown
-
-
-def with_bundle(plan: ServePlan) -> Config:
-    """The configuration with `model.bundle` a bundle folder, exporting a checkpoint if needed."""
-    model = Path(plan.config.model.bundle)
-    if (model / "manifest.json").is_file():
-        _check_bundle_fits(model, plan)
-        return plan.config
-    return msgspec.structs.replace(
-        plan.config,
-        model=msgspec.structs.replace(plan.config.model, bundle=str(_exported(model, plan))),
-    )
-
-
-def _exported(model: Path, plan: ServePlan) -> Path:
-    """The bundle of a checkpoint, out of the cache or exported now."""
-    from ortloom.checkpoint_cache import CheckpointCache
-    from ortloom.models.source_key import is_checkpoint
-
-    if not model.exists():
-        raise ManifestError(
-            f"'{model}' does not exist; a model is a bundle folder, a checkpoint folder or a "
-            ".gguf file on this machine (nothing is fetched from a hub)"
-        )
-    if not is_checkpoint(model):
-        raise ManifestError(
-            f"'{model}' is neither a bundle (no manifest.json) nor a checkpoint (a folder with "
-            "config.json, or a .gguf file)"
-        )
-    options = {"dtype": plan.dtype or "fp32"}
-    if plan.quant is not None:
-        options["quant"] = plan.quant
-    cache = CheckpointCache(plan.bundle_cache or cache_root())
-    try:
-        return cache.bundle(model, options, say)
-    except ExportError as error:
-        # the export's own exit codes are its own; a server that cannot start exits 1
-        raise ManifestError(str(error)) from None
-
-
-def _check_bundle_fits(bundle: Path, plan: ServePlan) -> None:
-    """Export options cannot change a finished bundle: refuse any it does not already have."""
-    if plan.quant is None and plan.dtype is None:
-        return
-    from ortloom.models.weight_forms import WEIGHT_TYPES, quant_name
-
-    try:
-        manifest = json.loads((bundle / "manifest.json").read_bytes())
-        quant = quant_name(manifest["quantization"]["method"], manifest["quantization"]["bits"])
-        dtype = manifest["dtypes"]["weights"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # the engine reads the manifest with all its checks and says what is wrong
-    if plan.quant is not None and plan.quant != quant:
-        have = quant or "unquantised"
-        raise ConfigError(
-            f"argument --quant: the bundle '{bundle}' is {have} and cannot be changed; "
-            f"export it again with --quant {plan.quant}"
-        )
-    if plan.dtype is not None and WEIGHT_TYPES[plan.dtype] != dtype:
-        raise ConfigError(f"argument --dtype: the bundle '{bundle}' is {dtype}")

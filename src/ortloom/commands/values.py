@@ -81,6 +81,8 @@ def parse_value(flag: Flag, text: str) -> object:
     try:
         match flag.kind:
             case "int" | "ints":
+                if flag.choices:
+                    _choice(flag, text)
                 return int(text)
             case "float":
                 return float(text)

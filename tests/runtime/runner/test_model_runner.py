@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -286,3 +287,21 @@ def test_serving_imports_no_grammar_engine_before_the_first_constraint(bundle):
     command = [sys.executable, "-c", script, str(bundle)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_work_beside_the_graph_changes_no_result(driver):
+    """`meanwhile` is called once a step, in the caller's thread, whatever the number of calls."""
+    plain = driver.generate(driver.request(PROMPT, "plain", logprobs=20), 3)
+    request = driver.request(PROMPT, "beside", logprobs=20)
+    calls = []
+    execute = driver.runner.execute
+    driver.runner.execute = lambda plan: execute(
+        plan, lambda: calls.append(threading.current_thread())
+    )
+    try:
+        beside = driver.generate(request, 3)
+    finally:
+        del driver.runner.execute
+    assert same(plain, beside)
+    assert set(calls) == {threading.current_thread()}
+    assert len(calls) == len(beside)

@@ -2,13 +2,15 @@
 
 import msgspec
 
+from ortloom.commands.additional_config import expand_additional_config
 from ortloom.commands.bench.options import Options
 from ortloom.commands.configuration import build_plan
 from ortloom.commands.contradictions import check_contradictions
-from ortloom.commands.serve import with_bundle
+from ortloom.commands.model_files import with_bundle
 from ortloom.config import Config
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
+from ortloom.flags import flag_table
 from ortloom.logs import say
 
 
@@ -28,6 +30,7 @@ def engine_config(options: Options, command: str, prefix_caching: bool | None = 
     args = options.args
     if not args.positionals and not args.get("--model"):
         raise ConfigError(f"no model is named: ortloom bench {command} MODEL")
+    expand_additional_config(args, flag_table())
     check_contradictions(args)
     plan = build_plan(args, read_environment())
     for line in plan.notices:
