@@ -23,7 +23,8 @@ from ortloom.commands.configuration import ServePlan, build_plan
 from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
 from ortloom.commands.help_text import help_text
-from ortloom.commands.serve import help_request, parse, show_help, with_bundle
+from ortloom.commands.model_files import with_bundle
+from ortloom.commands.serve import help_request, parse, show_help
 from ortloom.config import Config
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
