@@ -11,7 +11,7 @@ LONGEST_HEADER = 1024
 _TO = re.compile(r"\bto=([^\s<]+)")
 _NAMED = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTIONS = "functions."
-BEGUN = re.compile(r"\s*(?:t|to|to=[^\s<]{0,200}\s*)?")
+BEGUN = re.compile(r"\s{0,64}(?:t|to|to=[^\s<]{0,200}\s{0,8})?")
 """What a header can begin with that the prompt's `<|start|>assistant` began."""
 
 

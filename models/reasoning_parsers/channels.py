@@ -44,12 +44,17 @@ class ChannelReasoning(MarkedReasoning):
 
     def _call_object(self) -> bool:
         """Through the JSON object of a call, in whose strings no frame counts."""
-        body = self._text.lstrip(" \t\r\n")
-        if self._value is None or (not body and not self._value_begun):
+        if self._value is None:
             return False
-        if not self._value_begun and body[0] != "{":
-            self._value = None
-            return True
+        if not self._value_begun:
+            body = self._text.lstrip(" \t\r\n")
+            self._put(self._text[: len(self._text) - len(body)])
+            self._text = body
+            if not body:
+                return False
+            if body[0] != "{":
+                self._value = None
+                return True
         self._value_begun = True
         end = self._value.feed(self._text)
         self._put(self._text[:end])
