@@ -11,6 +11,7 @@ and stays content, whole or cut.
 from typing import ClassVar
 
 from ortloom.models.tool_parsers.json_calls import JsonCalls
+from ortloom.models.tool_parsers.tool_parser import ParsedTools
 
 
 class Phi4MiniParser(JsonCalls):
@@ -32,6 +33,11 @@ class LlamaJsonParser(JsonCalls):
     opens: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     bare: ClassVar[str] = "{"
     separators: ClassVar[str] = ";"
+
+    def parse(self, text: str) -> ParsedTools:
+        """A whole output at once; text before `<|python_tag|>` is no content beside calls."""
+        parsed = super().parse(text)
+        return ParsedTools(None, parsed.calls) if parsed.calls else parsed
 
 
 class XlamParser(JsonCalls):

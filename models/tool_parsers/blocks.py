@@ -96,6 +96,24 @@ class Blocks(ToolMachine):
         self._content(text)
         self._state = self._outside
 
+    def _refuse_at(self, marker: str | None = None) -> None:
+        """Refuse what stands before a marker that was taken, which counts again.
+
+        How much of it was read depends on the cuts, so of a block without a call only what opened
+        it is content at once, and the rest is read again as text. For short parts of a block.
+        """
+        self._at -= len(marker or "")
+        if self._tried is None:
+            self._refuse()
+            return
+        text = self._give_back()
+        opening = next((m for m in self._outer.strings if text.startswith(m)), "")
+        self.malformed = self.malformed or opening in self.opens
+        self._content(opening)
+        self._text = text[len(opening) :] + self._text[self._at :]
+        self._at = 0
+        self._state = self._outside
+
     def _skip(self) -> bool:
         """Past the rest of a broken block."""
         _, marker = self._until(self._limits)

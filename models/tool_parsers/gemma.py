@@ -84,8 +84,7 @@ class GemmaParser(Blocks):
         marker = self._take(self._name_marks)
         name = "".join(self._parts).strip() if marker or self._length > _LONGEST_KEY else ""
         if self._length > _LONGEST_KEY or (marker and (not name or name.split() != [name])):
-            self._at -= len(marker or "")
-            self._refuse()
+            self._refuse_at(marker)
             return True
         if marker is None:
             return False

@@ -10,22 +10,22 @@ commentary to nobody are content, the analysis channel is reasoning and left out
 messages to tools that are no functions. Text outside messages is content.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ortloom.models.harmony_header import (
+    BEGUN,
+    CHANNEL,
+    ENDS,
+    LONGEST_HEADER,
+    MESSAGE,
+    START,
+    read_header,
+)
 from ortloom.models.marker_scan import Markers
 from ortloom.models.tool_parsers.json_value import JsonValue
 from ortloom.models.tool_parsers.machine import State, ToolMachine
 from ortloom.models.tool_parsers.tool_parser import ToolSpec
-
-_CHANNEL, _START, _MESSAGE = "<|channel|>", "<|start|>", "<|message|>"
-_ENDS = ("<|end|>", "<|call|>", "<|return|>")
-_TO = re.compile(r"\bto=([^\s<]+)")
-_NAMED = re.compile(r"<\|channel\|>\s*(\w+)")
-_BEGUN = re.compile(r"\s*(?:t|to|to=[^\s<]{0,200}\s*)?")
-_FUNCTIONS = "functions."
-_LONGEST_HEADER = 1024
 
 
 class HarmonyParser(ToolMachine):
@@ -34,8 +34,8 @@ class HarmonyParser(ToolMachine):
     keeps_special_tokens = True
     grammar_calls = False
     keeps_text_after = True
-    _frames = Markers(_CHANNEL, _START, _MESSAGE, *_ENDS)
-    _header_frames = Markers(_MESSAGE, *_ENDS)
+    _frames = Markers(CHANNEL, START, MESSAGE, *ENDS)
+    _header_frames = Markers(MESSAGE, *ENDS)
 
     def __init__(
         self, tools: Sequence[ToolSpec], template_kwargs: Mapping[str, Any] | None = None
@@ -54,11 +54,11 @@ class HarmonyParser(ToolMachine):
         """The output may begin with the recipient of a header that the prompt began."""
         end, marker = self._frames.search(self._text, self._at, self._ended)
         head = self._text[self._at : end]
-        begun = _BEGUN.fullmatch(head) is not None
+        begun = BEGUN.fullmatch(head) is not None
         if marker is None and begun and not self._ended:
             return False
         self._state = self._body
-        if marker == _CHANNEL and begun and head.strip():
+        if marker == CHANNEL and begun and head.strip():
             self._at = end + len(marker)
             self._open_header(head + marker)
         return True
@@ -69,9 +69,9 @@ class HarmonyParser(ToolMachine):
             self._content(text)
         if marker is None:
             return False
-        if marker in (_CHANNEL, _START):
+        if marker in (CHANNEL, START):
             self._open_header(marker)
-        elif marker in _ENDS:
+        elif marker in ENDS:
             self._shown = True
         return True
 
@@ -84,25 +84,21 @@ class HarmonyParser(ToolMachine):
         """Role, channel, recipient; nothing of it is content."""
         text, marker = self._until(self._header_frames)
         self._length += len(text)
-        if self._length <= _LONGEST_HEADER:
+        if self._length <= LONGEST_HEADER:
             self._header.append(text)
         if marker is None:
             return False
-        self._shown = marker != _MESSAGE
+        self._shown = marker != MESSAGE
         self._state = self._body
-        if marker == _MESSAGE:
+        if marker == MESSAGE:
             self._take_header("".join(self._header))
         return True
 
     def _take_header(self, header: str) -> None:
-        channel = _NAMED.search(header)
-        recipient = _TO.search(header)
-        if recipient is None:
-            self._shown = channel is None or channel[1] != "analysis"
-            return
-        name = recipient[1].removeprefix(_FUNCTIONS)
-        if name and name != recipient[1]:
-            self._name = name
+        read = read_header(header)
+        self._shown = read.shown
+        if read.function is not None:
+            self._name = read.function
             self._state = self._before_arguments
 
     def _before_arguments(self) -> bool:
@@ -135,7 +131,7 @@ class HarmonyParser(ToolMachine):
         if self._open:
             self._end()  # a message without arguments
         self._state = self._body
-        if marker in (_CHANNEL, _START):
+        if marker in (CHANNEL, START):
             self._open_header(marker)
         else:
             self._shown = True

@@ -7,18 +7,12 @@ Every tag's name may carry a suffix of the model's own after a colon (`<tool_cal
 leaves out `<tool_sep>`; of it no more than that is known.
 """
 
-import re
 from typing import ClassVar
 
+from ortloom.models.suffixed_tags import SuffixedTags
+from ortloom.models.tool_parsers.machine import State
 from ortloom.models.tool_parsers.tagged_calls import TaggedCalls
 from ortloom.models.tool_parsers.tool_parser import ToolEvent
-
-_TAGS = ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value")
-_NAMES = "|".join(_TAGS)
-_SUFFIXED = re.compile(rf"(</?(?:{_NAMES})):[^\s<>]{{1,64}}>")
-_SUFFIX = re.compile(rf"</?(?:{_NAMES}):[^\s<>]{{0,64}}")
-_BEGUN = (f"<{slash}{tag}" for slash in ("", "/") for tag in _TAGS)
-_PREFIXES = {tag[:size] for tag in _BEGUN for size in range(1, len(tag) + 1)}
 
 
 class HyParser(TaggedCalls):
@@ -34,21 +28,18 @@ class HyParser(TaggedCalls):
     value_ends: ClassVar[tuple[str, ...]] = ("</arg_value>",)
     call_ends: ClassVar[tuple[str, ...]] = ("</tool_call>",)
     closes: ClassVar[tuple[str, ...]] = ("</tool_calls>",)
-    _held = ""
+
+    def _begin(self) -> State:
+        self._tags = SuffixedTags(("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value"))
+        return super()._begin()
 
     def push(self, text: str) -> list[ToolEvent]:
         """Follow a piece of text."""
-        text = self._held + text
-        cut = text.rfind("<")
-        tail = text[cut:] if cut >= 0 else ""
-        self._held = tail if tail in _PREFIXES or _SUFFIX.fullmatch(tail) else ""
-        text = text[: len(text) - len(self._held)]
-        return super().push(_SUFFIXED.sub(r"\1>", text))
+        return super().push(self._tags.push(text))
 
     def finish(self) -> list[ToolEvent]:
         """What was held back."""
-        held, self._held = self._held, ""
-        return super().push(held) + super().finish()
+        return super().push(self._tags.finish()) + super().finish()
 
 
 class HyV4Parser(HyParser):

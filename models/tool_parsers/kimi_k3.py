@@ -32,6 +32,7 @@ class KimiK3Parser(AttributeTags):
         "<|close|>response<|sep|>",
         "<|close|>think<|sep|>",
         "<|close|>message<|sep|>",
+        "<|end_of_msg|>",
         _THINK,
     )
     calls: ClassVar[tuple[str, ...]] = ("<|open|>call ",)

@@ -69,8 +69,7 @@ class MinimaxM3Parser(Blocks):
         if self._elements:
             self._elements[-1].texts.append(text)
         elif text.strip() and self._tried is not None:
-            self._at -= len(marker or "")
-            self._refuse()
+            self._refuse_at(marker)
             return True
         if marker is None:
             return False
@@ -88,7 +87,7 @@ class MinimaxM3Parser(Blocks):
         tag = "".join(self._parts).strip()
         self._state = self._free
         if marker is None or self._length > _LONGEST_TAG or not self._take_tag(tag):
-            self._refuse()
+            self._refuse_at()
         return True
 
     def _take_tag(self, tag: str) -> bool:

@@ -49,17 +49,18 @@ class MistralParser(JsonCalls):
     def _header(self) -> bool:
         """A name, maybe an id, up to the arguments."""
         own = self._own_id
+        parts = self._name if own is None else own
         text, marker = self._until(self._name_ends if own is None else self._id_ends)
-        (self._name if own is None else own).append(text)
-        name = "".join(self._name).strip()
+        parts.append(text)
+        read = "".join(parts).strip()
+        if len(read) > _LONGEST_NAME or (read and not _NAME.fullmatch(read)):
+            self._refuse_at(marker)
+            return True
         if marker is None:
-            if len(name) > _LONGEST_NAME or (name and not _NAME.fullmatch(name)):
-                self._refuse()
-                return True
             return False
-        if marker in ("[TOOL_CALLS]", "\n\n") or not _NAME.fullmatch(name):
-            self._at -= len(marker)
-            self._refuse()
+        name = "".join(self._name).strip()
+        if marker in ("[TOOL_CALLS]", "\n\n") or not name:
+            self._refuse_at(marker)
         elif marker == "[CALL_ID]":
             self._own_id = []
         else:

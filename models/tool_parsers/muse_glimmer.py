@@ -87,6 +87,10 @@ class MuseGlimmerParser(AttributeTags):
         super()._refuse()
         self._recipient = None
 
+    def _refuse_at(self, marker: str | None = None) -> None:
+        super()._refuse_at(marker)
+        self._recipient = None
+
     def _outside(self) -> bool:
         """The body of a message."""
         to_tool = self._recipient not in (None, "user", "self")

@@ -83,17 +83,13 @@ class NamedCalls(Blocks):
             self._enter(marker)
         return True
 
-    def _refuse_at(self, marker: str | None) -> None:
-        """Refuse what stands before a marker that was taken; the marker counts again."""
-        self._at -= len(marker or "")
-        self._refuse()
-
     def _in_header(self) -> bool:
         text, marker = self._until(self._header_marks)
         self._header.append(text)
         self._length += len(text)
         if self._length > _LONGEST_HEADER:
-            self._refuse_at(marker)
+            self._at -= len(marker or "") + self._length - _LONGEST_HEADER
+            self._refuse_at()
             return True
         if marker is None:
             return False

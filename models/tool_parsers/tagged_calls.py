@@ -110,11 +110,6 @@ class TaggedCalls(Blocks):
             self._wrapped = False
             self._state = self._outside
 
-    def _refuse_at(self, marker: str | None) -> None:
-        """Refuse what stands before a marker that was taken; the marker counts again."""
-        self._at -= len(marker or "")
-        self._refuse()
-
     def _between(self) -> bool:
         """In a wrapper, before a call."""
         text, marker = self._until(self._between_marks)
@@ -136,7 +131,8 @@ class TaggedCalls(Blocks):
         self._parts.append(text)
         self._length += len(text)
         if self._length > _LONGEST_HEAD:
-            self._refuse_at(marker)
+            self._at -= len(marker or "") + self._length - _LONGEST_HEAD
+            self._refuse_at()
             return True
         if marker is None:
             return False

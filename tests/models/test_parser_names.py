@@ -69,11 +69,50 @@ TOOL_NAMES = [
     "plamo3",
 ]
 
-REASONING_NAMES = ["deepseek_r1", "qwen3", "think_auto"]
+REASONING_NAMES = [
+    "deepseek_r1",
+    "deepseek_v3",
+    "holo2",
+    "deepseek_v4",
+    "deepseek_v41",
+    "qwen3",
+    "mimo",
+    "nemotron_v3",
+    "glm45",
+    "glm47",
+    "ling3",
+    "step3",
+    "step3p5",
+    "olmo3",
+    "minimax_m2",
+    "minimax_m2_append_think",
+    "minimax_m3",
+    "kimi_k2",
+    "kimi_k3",
+    "granite",
+    "granite_thinking",
+    "hunyuan_a13b",
+    "hy_v3",
+    "hy_v4",
+    "ernie45",
+    "seed_oss",
+    "mistral",
+    "gemma4",
+    "cohere_command3",
+    "cohere_command4",
+    "openai_gptoss",
+    "muse_glimmer",
+    "poolside_v1",
+    "inkling",
+    "k2_horizon",
+    "plamo3",
+    "think_auto",
+]
 
 
-def test_the_list_is_whole():
+def test_the_lists_are_whole():
     assert len(set(TOOL_NAMES)) == len(TOOL_NAMES) == 51 + 3
+    assert len(set(REASONING_NAMES)) == len(REASONING_NAMES) == 35 + 2
 
 
 @pytest.mark.parametrize("name", TOOL_NAMES)

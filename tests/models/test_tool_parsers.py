@@ -190,3 +190,91 @@ def test_every_corpus_has_every_kind_of_row():
         assert {"whole", "malformed", "cut"} <= kinds, path.name
         assert any(len(row["calls"]) > 1 for row in rows), path.name
         assert any(call["arguments"] == {} for row in rows for call in row["calls"]), path.name
+
+
+def test_llama_has_no_content_beside_calls():
+    parsed = tool_parser("llama3_json")(TOOLS).parse('Well.<|python_tag|>{"name": "get_time"}')
+    assert parsed.content is None
+    assert [call.name for call in parsed.calls] == ["get_time"]
+
+
+def test_a_call_is_known_as_early_as_can_be():
+    """A name once it is whole; a string's text as it comes; other values once they are whole."""
+    parser = tool_parser("qwen3_coder")(TOOLS)
+    assert parser.push("<tool_call>\n<function=get_temp>") == [CallStart(0, "get_temp")]
+    assert parser.push("\n<parameter=city>\nOs") == [ArgumentsDelta(0, '{"city": "Os')]
+    assert parser.push("lo\n") == [ArgumentsDelta(0, "lo")]
+    assert parser.push("</parameter>\n<parameter=days>\n1") == [ArgumentsDelta(0, '"')]
+    assert parser.push("2\n</parameter>") == [ArgumentsDelta(0, ', "days": 12')]
+    assert parser.push("\n</function>") == [ArgumentsDelta(0, "}")]
+    parser = tool_parser("hermes")(TOOLS)
+    assert parser.push('<tool_call>{"name": "get_t') == []
+    assert parser.push('emp"') == [CallStart(0, "get_temp")]
+    assert parser.push(', "arguments": {"ci') == [ArgumentsDelta(0, '{"ci')]
+
+
+def test_two_calls_in_one_piece_and_parts_held_back():
+    parser = tool_parser("kimi_k2")(TOOLS)
+    one = (
+        "<|tool_call_begin|>functions.get_time:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    )
+    text = "Hi <|tool_calls_section_begin|>" + one.format(0) + one.format(1)
+    assert parser.push(text) == [
+        ContentDelta("Hi "),
+        CallStart(0, "get_time", "functions.get_time:0"),
+        ArgumentsDelta(0, "{}"),
+        CallStart(1, "get_time", "functions.get_time:1"),
+        ArgumentsDelta(1, "{}"),
+    ]
+    parser = tool_parser("kimi_k2")(TOOLS)
+    assert parser.push("a <|tool_calls_sec") == [ContentDelta("a ")]
+    assert parser.push("ret") == [ContentDelta("<|tool_calls_secret")]
+
+
+def test_a_call_without_arguments_has_sent_an_object_when_it_is_cut():
+    for name, text in [
+        ("hermes", '<tool_call>{"name": "get_time"'),
+        ("qwen3_coder", "<tool_call>\n<function=get_time>\n"),
+        ("openai", "<|channel|>commentary to=functions.get_time<|message|>"),
+    ]:
+        content, calls = stream(name, [text])
+        assert content == ""
+        assert calls == [ToolCall("get_time", "{}")], name
+
+
+def test_which_formats_keep_their_own_syntax():
+    """Special tokens are kept where markers are some; a forced choice keeps these formats."""
+    own = {name for name in tool_parser_names() if not tool_parser(name).grammar_calls}
+    assert own >= {
+        "dots",
+        "gemma4",
+        "glm45",
+        "glm47",
+        "inkling",
+        "kimi_k3",
+        "ling3",
+        "mistral",
+        "muse_glimmer",
+        "poolside_v1",
+    }
+    assert {"hermes", "pythonic", "llama3_json", "deepseek_v3"}.isdisjoint(own)
+    for name in [
+        "hermes",
+        "granite4",
+        "internlm",
+        "jamba",
+        "kimi_k2",
+        "kimi_k3",
+        "gemma4",
+        "lfm2",
+        "gigachat3",
+        "apertus",
+        "cohere_command3",
+        "cohere_command4",
+        "functiongemma",
+        "minicpm5",
+        "openai",
+        "mistral",
+    ]:
+        assert tool_parser(name).keeps_special_tokens, name
+    assert not tool_parser("pythonic").keeps_special_tokens
