@@ -21,7 +21,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """One constraint. `kind` json holds a JSON schema text, regex a pattern, grammar a Lark text,
     choice a JSON list of strings; json_object any JSON object (value unused)."""
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar"]
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
     value: str = ""
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool = False
