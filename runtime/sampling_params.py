@@ -64,6 +64,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     structured_output: StructuredOutput | None = None
     thinking: Thinking | None = None  # the constraint begins, and the budget ends, with it
     skip_special_tokens: bool = True
+    hidden_token_ids: list[int] = []  # not shown even where special tokens are
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
 

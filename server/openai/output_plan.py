@@ -88,8 +88,9 @@ def planned_params(
     keeps = plan.reasoning_parser is not None and plan.reasoning_parser.keeps_special_tokens
     if plan.mode != "off" and plan.tool_parser is not None:
         keeps = keeps or plan.tool_parser.keeps_special_tokens
-    if keeps:
+    if keeps and params.skip_special_tokens:
         changes["skip_special_tokens"] = False
+        changes["hidden_token_ids"] = sorted({*front.parsers.hidden, *params.eos_token_ids})
     return msgspec.structs.replace(params, **changes) if changes else params
 
 

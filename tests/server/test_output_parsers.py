@@ -14,7 +14,8 @@ from ortloom.server.output_parsers import OutputParsers, load_parsers
 class Words:
     """A tokenizer of two added tokens; anything else is one id a character."""
 
-    added = {"<think>": 900, "</think>": 901}
+    added = {"<think>": 900, "</think>": 901, "<eos>": 902}
+    special_tokens = {"eos_token": "<eos>", "unk_token": "unknown"}
 
     def encode(self, text, add_special_tokens):
         assert not add_special_tokens
@@ -35,7 +36,7 @@ def load(template=None, **settings):
 
 
 def test_nothing_is_chosen_without_flags():
-    assert load() == OutputParsers()
+    assert load() == OutputParsers(hidden=(902,))
     assert not load().any
 
 

@@ -223,6 +223,19 @@ def test_a_format_that_keeps_its_own_syntax(serve, say, engine):
         assert engine.requests[1].sampling.skip_special_tokens
 
 
+def test_special_tokens_that_are_no_markers_stay_hidden(serve, engine, tokenizer):
+    end = tokenizer.eos_token_id
+    (start,) = tokenizer.encode("<|im_start|>")
+    ids = [*tokenizer.encode("a"), end, *tokenizer.encode("b"), start]
+    engine.reply = lambda request: ids
+    fields = {"tools": TOOLS, "ignore_eos": True, "max_tokens": 4}
+    with serve(parsers=OutputParsers(tool=OwnIdCalls, auto=True)) as app:
+        assert choice_of(app, **fields)["message"]["content"] == "ab<|im_start|>"
+        shown = choice_of(app, **fields, skip_special_tokens=False)
+        assert shown["message"]["content"] == "a<|im_end|>b<|im_start|>"
+        assert choice_of(app, ignore_eos=True, max_tokens=4)["message"]["content"] == "ab"
+
+
 def test_named_and_structured_outputs_exclude_each_other(app):
     fields = {"tools": TOOLS, "tool_choice": NAMED, "structured_outputs": {"regex": "a"}}
     response = app.post(PATH, body(**fields))
