@@ -94,6 +94,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logits_processors: list[LogitsProcessorSpec] | None = None
     trace_decode_token_ids: list[int] | None = None  # forced as output, in order, while they last
     skip_special_tokens: bool = True
+    hidden_token_ids: list[int] = []  # not shown even where special tokens are
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortloom.runtime.block_hash import block_digest, extend_chain
+from ortloom.runtime.block_digest import load_digest
+from ortloom.runtime.block_hash import extend_chain
 from ortloom.runtime.block_pool import BlockPool
 from ortloom.runtime.kv_residency import KVResidency
 from ortloom.runtime.messages import KV_RESIDENCY_BUCKETS
@@ -30,7 +31,7 @@ def test_a_block_from_its_allocation_to_its_eviction(clock):
     pool = BlockPool(1)
     pool.residency = KVResidency(1.0, clock)
     (block,) = pool.take(1)
-    pool.cache(block, extend_chain(None, [1, 2], None, block_digest("sha256")))
+    pool.cache(block, extend_chain(None, [1, 2], None, load_digest("sha256")))
     for at in (4.0, 4.5, 7.0):
         clock.now = at
         pool.touch([block])
@@ -55,7 +56,7 @@ def test_a_reset_counts_nothing(clock):
     pool = BlockPool(1)
     pool.residency = KVResidency(1.0, clock)
     (block,) = pool.take(1)
-    pool.cache(block, extend_chain(None, [1], None, block_digest("sha256")))
+    pool.cache(block, extend_chain(None, [1], None, load_digest("sha256")))
     pool.release([block])
     assert pool.reset()
     pool.take(1)
