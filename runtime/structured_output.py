@@ -238,11 +238,14 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()
 
     def load(self) -> None:
-        """Read the byte table now, instead of at the first constraint.
+        """Read the byte table now, instead of at the first constraint; the trial's process, if
+        there is one, does so at the same time.
 
         Raises:
             InvalidRequest: there is no tokenizer.
         """
+        if self._trial is not None:
+            self._trial.start()
         self._engine()
 
     def validate(self, constraint: StructuredOutput) -> None:
@@ -255,6 +258,8 @@ class GrammarCompiler:
         with self._cache_lock:
             known = constraint in self._cache
         if not known and self._trial is not None:
+            if self._backend is None:
+                self.load()
             self._trial.check(constraint)
         self.compile(constraint)
 
