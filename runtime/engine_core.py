@@ -248,7 +248,8 @@ class EngineCore:
         else:
             # Compiling a grammar may take longer than many steps: others must not wait for it.
             if self._validator is None:
-                self._validator = ThreadPoolExecutor(1, thread_name_prefix="ortloom-validate")
+                # Two, so that a constraint that is known need not wait for one that is hard.
+                self._validator = ThreadPoolExecutor(2, thread_name_prefix="ortloom-validate")
             future = self._validator.submit(self.runner.validate, message)
             self._validating[message.request_id] = (client_id, message, future)
 

@@ -60,6 +60,11 @@ class GrammarTrial:
         self._worker: Worker | None = None
         self._ending: weakref.finalize[[Worker], GrammarTrial] | None = None
 
+    def start(self) -> None:
+        """Start the worker without waiting for it, if there is none."""
+        with self._lock:
+            self._running()
+
     def check(self, constraint: StructuredOutput) -> None:
         """Compile a constraint in the worker.
 

@@ -12,7 +12,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from ortloom.config import CacheConfig, Config, ModelConfig, ProviderConfig, SchedulerConfig
+from ortloom.config import (
+    CacheConfig,
+    Config,
+    ModelConfig,
+    ProviderConfig,
+    SchedulerConfig,
+    StructuredOutputsConfig,
+)
 from ortloom.errors import ContextLengthExceeded, InvalidRequest, OrtloomError
 from ortloom.models.chat_template import ChatTemplate, Message
 from ortloom.models.generation_config import GenerationDefaults
@@ -70,6 +77,9 @@ class LLM:
         scheduling_policy: fcfs, priority or lpm (longest cached prefix first).
         provider: auto, or one that must be used.
         threads: 0 = as many as there are physical cores for this process.
+        structured_outputs: grammar engine, and whether tokens that a grammar forces are computed as
+            one step.
+        logits_processors: classes of your own that change logits, as module:Class.
         verify: hash weight contents first.
 
     Raises:
@@ -100,6 +110,8 @@ class LLM:
         scheduling_policy: Literal["fcfs", "priority", "lpm"] = "fcfs",
         provider: Literal["auto", "tensorrt", "tensorrt_ep", "cuda", "cpu", "plain"] = "auto",
         threads: int = 0,
+        structured_outputs: StructuredOutputsConfig | None = None,
+        logits_processors: Sequence[str] = (),
         verify: bool = False,
     ) -> None:
         self._start(
@@ -113,6 +125,7 @@ class LLM:
                     max_logprobs=max_logprobs,
                     logprobs_mode=logprobs_mode,
                     seed=seed,
+                    logits_processors=tuple(logits_processors),
                     verify=verify,
                 ),
                 cache=CacheConfig(
@@ -128,6 +141,7 @@ class LLM:
                     enable_chunked_prefill=enable_chunked_prefill,
                     policy=scheduling_policy,
                 ),
+                structured_outputs=structured_outputs or StructuredOutputsConfig(),
                 provider=ProviderConfig(provider=provider, threads=threads),
             )
         )

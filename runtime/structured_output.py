@@ -13,8 +13,7 @@ preemption and recompute need no rollback.
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,6 +36,9 @@ FREE_SECONDS = 1.0
 SECONDS_A_TOKEN = 0.02
 """Processor time a request's grammar may take in all: every step it takes holds all others up."""
 
+SLOW_SECONDS = 0.001
+"""A call that takes longer has the time of the following ones measured."""
+
 _PARAM = "structured_outputs"
 _LONGEST_REASON = 400
 _NO_EXTENSION = "NoExtension"  # how the engine says that no token can come first
@@ -49,7 +51,7 @@ class GrammarState:
         matcher: at the start of the grammar; owned by this object.
         end_ids: ids that end the request; allowed whenever the grammar may stop.
         vocab_size: V.
-        clock: processor seconds of this thread.
+        clock: processor seconds of this thread, read at every call; None = once one was slow.
 
     Attributes:
         address: where the words that `bitmask` writes are.
@@ -65,6 +67,7 @@ class GrammarState:
         "_ended",
         "_masked",
         "_matcher",
+        "_precise",
         "_spent",
         "_vocab_size",
         "address",
@@ -76,17 +79,18 @@ class GrammarState:
         matcher: GrammarMatcher,
         end_ids: Sequence[int],
         vocab_size: int,
-        clock: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self._clock = clock
+        self._precise = clock is not None
+        self._clock = clock or time.thread_time
         self._spent = 0.0
         self._matcher = matcher
-        self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
+        self._end_ids = frozenset(end_ids)
         self._vocab_size = vocab_size
         self._bits: NDArray[np.int32] = np.zeros((vocab_size + 31) // 32, np.int32)
         self.address: int = self._bits.ctypes.data
         self._masked = -1  # output tokens the bits are valid after
-        self._end_bits = packed_bits(self._end_ids, vocab_size)
+        self._end_bits = packed_bits(np.array(sorted(self._end_ids), np.int64), vocab_size)
         self._consumed = 0
         self._ended = False
         self.error: str | None = None
@@ -98,8 +102,12 @@ class GrammarState:
 
     def advance(self, output: Sequence[int]) -> None:
         """Consume the output tokens not seen yet; sets `error` when one does not fit."""
-        with self._measured():
+        begun = self._begin()
+        try:
             self._advance(output)
+        except BaseException as error:
+            self._failed(error)
+        self._end(begun)
 
     def _advance(self, output: Sequence[int]) -> None:
         for token in output[self._consumed :]:
@@ -126,23 +134,32 @@ class GrammarState:
 
         Valid until the next call, which writes the same array. Sets `error` as `mask` does.
         """
-        with self._measured():
+        begun = self._begin()
+        try:
             self._mask()
+        except BaseException as error:
+            self._failed(error)
+        self._end(begun)
         return self._bits
 
-    @contextmanager
-    def _measured(self) -> Iterator[None]:
-        """Add up the time of a block, and keep a panic of the grammar engine to this request."""
-        start = self._clock()
-        try:
-            yield
-        except BaseException as error:
-            if not _is_panic(error):
-                raise
-            self.error = "The constraint cannot be followed further."
-        self._spent += self._clock() - start
+    def _begin(self) -> float:
+        return self._clock() if self._precise else time.perf_counter()
+
+    def _end(self, begun: float) -> None:
+        """Add up the time of a call. Reading a thread's processor time costs as much as following
+        a common grammar, so it is done once a call has been slow, whatever the reason."""
+        if not self._precise:
+            self._precise = time.perf_counter() - begun > SLOW_SECONDS
+            return
+        self._spent += self._clock() - begun
         if self._spent > FREE_SECONDS + SECONDS_A_TOKEN * self._consumed:
             self.error = self.error or "The constraint is too expensive to follow."
+
+    def _failed(self, error: BaseException) -> None:
+        """Keep a panic of the grammar engine to this request."""
+        if not _is_panic(error):
+            raise error
+        self.error = "The constraint cannot be followed further."
 
     def forced(self) -> int | None:
         """The one token that can come next, or None if there are several or none.
@@ -223,11 +240,14 @@ class GrammarCompiler:
         self._cache_lock = threading.Lock()
 
     def load(self) -> None:
-        """Read the byte table now, instead of at the first constraint.
+        """Read the byte table now, instead of at the first constraint; the trial's process, if
+        there is one, does so at the same time.
 
         Raises:
             InvalidRequest: there is no tokenizer.
         """
+        if self._trial is not None:
+            self._trial.start()
         self._engine()
 
     def validate(self, constraint: StructuredOutput) -> None:
@@ -240,6 +260,8 @@ class GrammarCompiler:
         with self._cache_lock:
             known = constraint in self._cache
         if not known and self._trial is not None:
+            if self._backend is None:
+                self.load()
             self._trial.check(constraint)
         self.compile(constraint)
 

@@ -97,3 +97,25 @@ def test_it_ends_with_the_trial(trial):
     worker = trial._worker
     trial.close()
     assert worker.returncode == -signal.SIGKILL
+
+
+def test_one_constraint_may_not_take_long_and_costs_the_worker_nothing(trial):
+    """The limit is of processor time, and of one child; the worker keeps what it has loaded."""
+    trial.check(GOOD)
+    first = worker_pid(trial)
+    used = os.times().children_user + os.times().children_system
+    with pytest.raises(InvalidRequest, match="too much time"):
+        trial.check(ENDLESS)
+    trial.check(GOOD)
+    assert worker_pid(trial) == first
+    trial.close()  # its time counts once it has ended
+    spent = os.times().children_user + os.times().children_system - used
+    assert spent < 6.0  # its own start, and half a second
+
+
+def test_the_worker_starts_while_the_engine_loads(trial, path):
+    compiler = GrammarCompiler(path, VOCAB, [EOS], trial)
+    compiler.load()
+    first = worker_pid(trial)
+    compiler.validate(GOOD)
+    assert worker_pid(trial) == first
