@@ -254,6 +254,8 @@ def _front(read: _Reader, env: Environment) -> FrontConfig:
         max_new_tokens=env.max_new_tokens,
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
+        fingerprint_mode=read.word("--fingerprint-mode", "full"),
+        fingerprint_value=read.maybe("--fingerprint-value", str),
         routes=route_config(read.args, env),
     )
 
