@@ -30,7 +30,7 @@ class InFlight:
     @property
     def inference(self) -> int:
         """How many of them are inference requests (what /load tells)."""
-        return sum(r.method == "POST" and r.path.startswith("/v1/") for r in self._timeouts)
+        return sum(r.method == "POST" and _infers(r.path) for r in self._timeouts)
 
     @asynccontextmanager
     async def track(self, request: Request, deadline: float) -> AsyncIterator[None]:
@@ -86,3 +86,7 @@ class InFlight:
         except TimeoutError:
             return False
         return True
+
+
+def _infers(path: str) -> bool:
+    return path.startswith(("/v1/", "/inference/")) or path == "/invocations"
