@@ -75,7 +75,11 @@ class Lifecycle:
     @property
     def busy(self) -> bool:
         """There is something for `settle` to do."""
-        return bool(self._asked)
+        return bool(self._asked) or bool(self._drained())
+
+    def _drained(self) -> list[tuple[bytes, EngineControl, set[str]]]:
+        live = self._live() if self._draining else set()
+        return [entry for entry in self._draining if not entry[2] & live]
 
     def ask(self, client_id: bytes, call: EngineControl) -> None:
         """Take a call; it is answered by `settle`."""
@@ -114,11 +118,9 @@ class Lifecycle:
         asked, self._asked = self._asked, []
         for client_id, call in asked:
             self._begin(client_id, call)
-        live = self._live() if self._draining else set()
-        done = [entry for entry in self._draining if not entry[2] & live]
-        self._draining = [entry for entry in self._draining if entry[2] & live]
-        for client_id, call, _ in done:
-            self._act(client_id, call)
+        for entry in self._drained():
+            self._draining.remove(entry)
+            self._act(entry[0], entry[1])
 
     def _begin(self, client_id: bytes, call: EngineControl) -> None:
         if call.method in ("pause", "sleep", "release_kv_cache"):

@@ -39,8 +39,7 @@ class InFlight:
     def inference(self) -> int:
         """How many of them are inference requests (what /load tells)."""
         return sum(
-            isinstance(work, BackgroundWork)
-            or (work.method == "POST" and work.path.startswith("/v1/"))
+            isinstance(work, BackgroundWork) or (work.method == "POST" and _infers(work.path))
             for work in self._timeouts
         )
 
@@ -101,3 +100,7 @@ class InFlight:
         except TimeoutError:
             return False
         return True
+
+
+def _infers(path: str) -> bool:
+    return path.startswith(("/v1/", "/inference/")) or path == "/invocations"

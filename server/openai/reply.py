@@ -11,6 +11,19 @@ from ortloom.server.context import FrontContext
 from ortloom.server.openai.wire_common import GenerationRequest
 
 
+def fingerprint(front: FrontContext) -> str | None:
+    """What `system_fingerprint` says, by --fingerprint-mode."""
+    short = front.manifest.artefact_id[:8]
+    match front.config.front.fingerprint_mode:
+        case "none":
+            return None
+        case "custom":
+            return front.config.front.fingerprint_value
+        case "hash":
+            return short
+    return f"ortloom-{__version__}-{short}"
+
+
 class ReplyHead:
     """Members every reply and chunk begins with; made once a request.
 
@@ -21,7 +34,7 @@ class ReplyHead:
     """
 
     def __init__(self, response_id: str, kind: str, front: FrontContext) -> None:
-        self.fingerprint = f"ortloom-{__version__}-{front.manifest.artefact_id[:8]}"
+        self.fingerprint = fingerprint(front)
         self.members: dict[str, Any] = {
             "id": response_id,
             "object": kind,

@@ -79,7 +79,7 @@ class DerenderChat(DerenderCommon, kw_only=True):
     generate_response: Generated | None = None
     prompt_tokens: int | None = None
     prompt_token_ids: list[TokenId] | None = None
-    chat_request: msgspec.Raw = msgspec.Raw()
+    chat_request: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class DerenderCompletion(DerenderCommon, kw_only=True):
@@ -89,4 +89,4 @@ class DerenderCompletion(DerenderCommon, kw_only=True):
     generate_responses: list[Generated] | None = None
     prompt_tokens: int | list[int] | None = None
     prompt_token_ids: list[TokenId | list[TokenId] | None] | None = None
-    completion_request: msgspec.Raw = msgspec.Raw()
+    completion_request: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)

@@ -145,6 +145,8 @@ class RouteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tokenizer_info: bool = False
     dev_mode: bool = False
     profiler: bool = False
+    docs: bool = True
+    offline_docs: bool = False
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,6 +197,8 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     enable_request_id_headers: bool = False
+    fingerprint_mode: Literal["full", "hash", "custom", "none"] = "full"
+    fingerprint_value: str | None = None
     enable_server_load_tracking: bool = False
     sse_keep_alive_interval: float = 15.0
     request_max_size: int = 16 * 1024 * 1024

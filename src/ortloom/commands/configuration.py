@@ -239,6 +239,8 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         enable_responses_store=_responses_store(read, env),
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
+        fingerprint_mode=read.word("--fingerprint-mode", "full"),
+        fingerprint_value=read.maybe("--fingerprint-value", str),
         routes=route_config(read.args, env),
     )
 

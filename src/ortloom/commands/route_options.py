@@ -16,6 +16,8 @@ def route_config(args: Arguments, env: Environment) -> RouteConfig:
         tokens_only=tokens_only,
         tokenizer_info=bool(args.get("--enable-tokenizer-info-endpoint")),
         dev_mode=env.dev_mode,
+        docs=not args.get("--disable-fastapi-docs"),
+        offline_docs=bool(args.get("--enable-offline-docs")),
         profiler=profiler_config(args).folder is not None,
     )
 

@@ -68,6 +68,9 @@ class ScriptedEngine:
     async def reset_prefix_cache(self, reset_running_requests=False):
         return True
 
+    async def control(self, call):
+        return {}
+
     async def abort(self, request_ids, finish_reason="abort"):
         self.stopped += [(r, finish_reason) for r in request_ids]
 

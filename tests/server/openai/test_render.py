@@ -3,6 +3,7 @@
 import pytest
 
 from ortloom.config import RouteConfig
+from ortloom.server.openai.wire_derender import DerenderChat, DerenderCompletion
 
 GENERATE = "/inference/v1/generate"
 HI = [{"role": "user", "content": "hi"}]
@@ -345,3 +346,37 @@ GOOD_CHUNK = {"choices": [{"index": 0, "token_ids": [5], "finish_reason": None}]
 def test_what_derendering_refuses(scale_out, path, body, param):
     response = scale_out.post(f"/v1/{path}/derender", body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+DERENDER_FIELDS = {
+    "model": (["tiny", None], 5, "body.model"),
+    "stream": ([False, None], "x", "body.stream"),
+    "generate_chunk": ([None], 5, "body.generate_chunk"),
+    "stream_state": ([None, {}], 5, "body.stream_state"),
+    "generate_response": ([GOOD_CHUNK], 5, "body.generate_response"),
+    "generate_responses": ([[GOOD_CHUNK]], 5, "body.generate_responses"),
+    "prompt_tokens": ([None], "x", "body.prompt_tokens"),
+    "prompt_token_ids": ([None], "x", "body.prompt_token_ids"),
+    "chat_request": ([None, {"messages": HI}], {"messages": 5}, "body.messages"),
+    "completion_request": ([None, {"prompt": "x"}], {"prompt": 5}, "body.prompt"),
+}
+"""Field -> values that are taken, one that is not, and where the fault is."""
+
+
+@pytest.mark.parametrize("kind", [DerenderChat, DerenderCompletion])
+def test_every_field_of_the_derender_bodies(scale_out, kind):
+    route = "chat/completions" if kind is DerenderChat else "completions"
+    base = {"generate_response": GOOD_CHUNK, "generate_responses": [GOOD_CHUNK]}
+    for field in kind.__struct_fields__:
+        good, bad, param = DERENDER_FIELDS[field]
+        for value in good:
+            response = scale_out.post(f"/v1/{route}/derender", {**base, field: value})
+            assert response.status_code == 200, (field, value, response.text)
+        response = scale_out.post(f"/v1/{route}/derender", {**base, field: bad})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param), field
+
+
+def test_a_derendered_model_must_be_served(scale_out):
+    for route in ("chat/completions", "completions"):
+        body = {"model": "nope", "generate_response": GOOD_CHUNK}
+        assert scale_out.post(f"/v1/{route}/derender", body).status_code == 404

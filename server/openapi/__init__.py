@@ -1,0 +1,1 @@
+"""The OpenAPI document of the routes that are served, and pages that show it."""
