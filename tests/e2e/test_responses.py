@@ -125,7 +125,7 @@ def test_the_background_finishes_or_is_cancelled(client, server):
     assert client.responses.cancel(other.id).status == "cancelled"
     until(lambda: idle(server))
     stream = client.responses.create(background=True, stream=True, **endless)
-    first = next(iter(stream))
+    first = next(stream)
     stream.close()  # the response goes on
     canceller = threading.Timer(1, lambda: client.responses.cancel(first.response.id))
     canceller.start()
@@ -138,7 +138,7 @@ def test_the_background_finishes_or_is_cancelled(client, server):
 
 def test_a_client_that_leaves_ends_its_response(client, server):
     stream = client.responses.create(stream=True, extra_body={"ignore_eos": True}, **STORY)
-    next(iter(stream))
+    next(stream)
     assert not idle(server)
     stream.close()
     until(lambda: idle(server))

@@ -256,6 +256,7 @@ def _item_event(what: str, index: int, item: Item) -> Event:
 
 
 def _without_bytes(entry: dict[str, Any]) -> dict[str, Any]:
-    """A logprob entry as deltas have it."""
+    """A logprob entry as events of the text have it."""
+    kept = {name: value for name, value in entry.items() if name != "bytes"}
     top = [{"token": t["token"], "logprob": t["logprob"]} for t in entry["top_logprobs"]]
-    return {"token": entry["token"], "logprob": entry["logprob"], "top_logprobs": top}
+    return {**kept, "top_logprobs": top}

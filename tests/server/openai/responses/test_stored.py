@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 
 import openai
 import pytest
@@ -39,6 +40,13 @@ def finished(app, response_id):
     )
     assert done.wait(10)
     return made(get(app, response_id))
+
+
+def until(what):
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def rule_of(response, status=400):
@@ -139,8 +147,7 @@ def test_a_background_response_is_queued_then_runs_then_is_done(storing, held, e
     reply = made(storing.post(PATH, body(background=True)))
     assert (reply["status"], reply["output"], reply["usage"]) == ("queued", [], None)
     assert reply["background"] is True
-    while not engine.open:
-        pass
+    until(lambda: engine.open)
     running = made(get(storing, reply["id"]))
     assert running["status"] in ("queued", "in_progress")
     fields = body(previous_response_id=reply["id"])
@@ -194,11 +201,9 @@ def test_a_cancelled_response_keeps_what_it_has(storing, held, engine, stream, e
         reader.start()
     else:
         made(storing.post(PATH, body(background=True, request_id="gone")))
-    while not engine.open:
-        pass
+    until(lambda: engine.open)
     record = storing.context.responses.get("resp_gone")
-    while record.status == "queued":
-        pass
+    until(lambda: record.status == "in_progress")
     cancelled = made(storing.client.post(f"{PATH}/resp_gone/cancel"))
     assert (cancelled["status"], cancelled["incomplete_details"]) == ("cancelled", None)
     assert made(get(storing, "resp_gone")) == cancelled
@@ -257,8 +262,7 @@ def test_a_front_that_ends_waits_for_the_background(serve, held, engine, patienc
     front = {"enable_responses_store": True, "shutdown_timeout": patience}
     with serve(front=front) as app:
         made(app.post(PATH, body(background=True, request_id="last")))
-        while not engine.open:
-            pass
+        until(lambda: engine.open)
         record = app.context.responses.get("resp_last")
         if patience:
             timer = threading.Timer(0.3, lambda: held.go(app))
