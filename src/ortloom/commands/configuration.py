@@ -105,7 +105,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         ),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
-        metrics=metrics_config(args),
+        metrics=metrics_config(args, env),
         traces=trace_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
