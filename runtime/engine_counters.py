@@ -24,6 +24,7 @@ class EngineCounters:
         self.iteration_tokens_sum = 0
         self.admission_rejections = 0
         self.sleep_level = 0
+        self.corrupted_requests = 0
         self.finished: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
 
     def count_lookup(self, request: Request, num_hit_tokens: int) -> None:
@@ -67,5 +68,6 @@ class EngineCounters:
             iteration_tokens_sum=self.iteration_tokens_sum,
             admission_rejections=self.admission_rejections,
             sleep_level=self.sleep_level,
+            corrupted_requests=self.corrupted_requests,
             finished={str(reason): count for reason, count in self.finished.items()},
         )

@@ -170,6 +170,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True):
     iteration_tokens: list[int] = []
     iteration_tokens_sum: int = 0
     admission_rejections: int = 0
+    corrupted_requests: int = 0  # ended because logits were not finite
     finished: dict[str, int] = {}  # finish reason -> requests
     sleep_level: int = 0
     kv_residency: list[HistogramCounts] = []  # lifetime, idle time, gaps; empty = not measured

@@ -31,6 +31,7 @@ from ortloom.runtime.messages import (
 from ortloom.runtime.partial_prefills import PartialPrefills
 from ortloom.runtime.policies import SchedulingPolicy
 from ortloom.runtime.request import Request, RequestStatus
+from ortloom.runtime.sampling_state import NOT_FINITE
 from ortloom.runtime.scheduler_output import (
     ModelRunnerOutput,
     RowResult,
@@ -308,6 +309,7 @@ class Scheduler:
         """One request's share of a step; the number of tokens it generated."""
         request = item.request
         if row.error is not None:
+            self.counters.corrupted_requests += row.error == NOT_FINITE
             self._finish(request, "error", None, error=row.error, error_param=row.error_param)
             return 0
         if item.samples and row.token_id is None:

@@ -14,6 +14,7 @@ from sanic.response import BaseHTTPResponse
 from ortloom.config import FrontConfig
 from ortloom.server import cors, routes
 from ortloom.server.admission import admit
+from ortloom.server.body_log import log_reply
 from ortloom.server.connections import ConnectionRegistry
 from ortloom.server.context import FrontContext
 from ortloom.server.draining import drain
@@ -97,6 +98,8 @@ def create_app(context: FrontContext) -> Sanic:
     if context.config.front.enable_request_id_headers:
         app.register_middleware(_echo_request_id, "response")
     app.register_middleware(add_load, "response")
+    if context.config.log.reply_bodies:
+        app.register_middleware(log_reply, "response")
     tracer = context.tracer
     if tracer is not None:
         app.register_listener(lambda app: tracer.close(), "after_server_stop")

@@ -47,6 +47,11 @@ class EngineFamilies:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._created = created
 
+    def corrupted(self, stats: EngineStats) -> Family:
+        """Requests whose logits were not finite; exposed where it was asked for."""
+        text = "Requests that ended because the model's logits were not finite."
+        return self._counter("corrupted_requests", text, {None: stats.corrupted_requests})
+
     def build(self, stats: EngineStats, ready: EngineReady | None) -> list[Family]:
         """All families; `ready` None leaves out what is only known after start-up."""
         families = [*self._gauges(stats), *self._counters(stats), self._iteration(stats)]

@@ -17,6 +17,7 @@ from typing import Self
 from sanic import Request
 from sanic.response import BaseHTTPResponse
 
+from ortloom.server.body_log import log_body
 from ortloom.server.context import context_of
 from ortloom.server.error_handler import error_json, log_unexpected
 from ortloom.server.protocol import LoomProtocol
@@ -52,6 +53,7 @@ class SseWriter:
             **(headers or {}),
         }
         self._done = DONE if done else b""
+        self._log_bodies = context_of(request).config.log.reply_bodies
         self._send_timeout = front.send_timeout
         self._interval = front.sse_keep_alive_interval
         self._response: BaseHTTPResponse | None = None
@@ -130,6 +132,8 @@ class SseWriter:
                 )
                 self._response = response
             await self._bounded(self._response.send(data))
+            if self._log_bodies:
+                log_body(self._request, data)
             self._last_write = asyncio.get_running_loop().time()
 
     async def _bounded(self, sending: "asyncio.Future[None] | object") -> None:

@@ -44,7 +44,10 @@ async def metrics(request: Request, below: str = "") -> HTTPResponse:
     families = list(total.families)
     if front.metrics.log_stats:
         engine = EngineFamilies(front.metrics.model_name, front.created)
-        families += engine.build(total.stats or stats, front.client.ready)
+        newest = total.stats or stats
+        families += engine.build(newest, front.client.ready)
+        if front.config.metrics.corrupted:
+            families.append(engine.corrupted(newest))
     families += old_families(families, front.config.metrics.hidden_since)
     return HTTPResponse(render(families), content_type=CONTENT_TYPE)
 

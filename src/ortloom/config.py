@@ -246,6 +246,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     log_deltas: bool = True
     max_log_len: int | None = None
     error_stack: bool = False
+    reply_bodies: bool = False
     iteration_details: bool = False
     debug_invariants: bool = False
 
@@ -262,7 +263,7 @@ class TraceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is measured beyond the usual. `hidden_since` brings back series under names that
     vLLM (`X.Y`) hid then or later; `per_request` puts timings into replies; `costs` estimates
-    operations and bytes of each step."""
+    operations and bytes of each step; `corrupted` counts requests whose logits are no numbers."""
 
     serve: bool = True
     hidden_since: str | None = None
@@ -270,6 +271,7 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_residency: bool = False
     kv_residency_sample: float = 0.01
     costs: bool = False
+    corrupted: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""The VLLM_* variables about logging; `environment.read_environment` calls this."""
+"""The VLLM_* variables about logging and what is counted, for `environment.read_environment`."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -9,7 +9,9 @@ from ortloom.errors import ConfigError
 
 LOGGING_NAMES = frozenset(
     {
+        "VLLM_COMPUTE_NANS_IN_LOGITS",
         "VLLM_CONFIGURE_LOGGING",
+        "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
         "VLLM_DISABLE_LOG_LOGO",
         "VLLM_LOGGING_COLOR",
         "VLLM_LOGGING_CONFIG_PATH",
@@ -26,6 +28,8 @@ class LoggingEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     color: bool | None = None
     config_path: str | None = None
     prefix: str = ""
+    reply_bodies: bool = False
+    count_corrupted: bool = False
 
 
 def read_logging_environment(env: Mapping[str, str]) -> LoggingEnvironment:
@@ -47,11 +51,13 @@ def read_logging_environment(env: Mapping[str, str]) -> LoggingEnvironment:
         color=color,
         config_path=env.get("VLLM_LOGGING_CONFIG_PATH") or None,
         prefix=env.get("VLLM_LOGGING_PREFIX", ""),
+        reply_bodies=_switch(env, "VLLM_DEBUG_LOG_API_SERVER_RESPONSE", "0"),
+        count_corrupted=_switch(env, "VLLM_COMPUTE_NANS_IN_LOGITS", "0"),
     )
 
 
 def _switch(env: Mapping[str, str], name: str, default: Literal["0", "1"]) -> bool:
-    text = env.get(name) or default
-    if text not in ("0", "1"):
+    text = (env.get(name) or default).lower()
+    if text not in ("0", "1", "true", "false"):
         raise ConfigError(f"{name}: must be 0 or 1, got '{text}'")
-    return text == "1"
+    return text in ("1", "true")

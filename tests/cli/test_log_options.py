@@ -87,6 +87,8 @@ def test_switches_reach_the_configuration():
     assert made.iteration_details
     assert not log().error_stack
     assert log(VLLM_SERVER_DEV_MODE="1").error_stack
+    assert log(VLLM_DEBUG_LOG_API_SERVER_RESPONSE="1").reply_bodies
+    assert not log().reply_bodies
     assert not log("--no-log-error-stack", VLLM_SERVER_DEV_MODE="1").error_stack
 
 

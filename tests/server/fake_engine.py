@@ -11,6 +11,7 @@ from fakes import FakeModelRunner  # tests/runtime
 from ortloom.errors import ManifestError
 from ortloom.runtime import engine_process
 from ortloom.runtime.messages import ProviderReport
+from ortloom.runtime.sampling_state import NOT_FINITE
 from ortloom.runtime.scheduler_output import ModelRunnerOutput, RowResult
 
 
@@ -33,7 +34,12 @@ class CountingRunner(FakeModelRunner):
         rows = []
         for item in plan.scheduled:
             token = 97 + (len(item.request.token_ids) % 26)
-            rows.append(RowResult(token if item.samples else None))
+            broken = item.request.token_ids[0] == 255
+            rows.append(
+                RowResult(error=NOT_FINITE)
+                if broken
+                else RowResult(token if item.samples else None)
+            )
         return ModelRunnerOutput(rows)
 
 

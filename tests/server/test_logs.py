@@ -10,7 +10,7 @@ from ortloom.config import LogConfig
 
 @pytest.fixture(scope="module")
 def talking(bundle):
-    log = LogConfig(formatter="json", error_stack=True, iteration_details=True)
+    log = LogConfig(formatter="json", error_stack=True, iteration_details=True, reply_bodies=True)
     with Server(bundle, log=log, access_log_skip=("/version",)) as running:
         yield running
 
@@ -57,3 +57,17 @@ def test_access_lines_leave_out_what_was_asked(talking):
     )
     assert made[0]["vllm_process_name"] == "front-0"
     assert not [r for r in found(talking, name="ortloom.access") if "/version" in r["message"]]
+
+
+def test_bodies_of_replies_are_logged(talking):
+    reply = talking.complete(max_tokens=2)
+    stream = talking.complete(max_tokens=2, stream=True)
+
+    def bodies():
+        return [
+            r["message"].partition("response_body=")[2]
+            for r in found(talking, name="ortloom.replies")
+        ]
+
+    assert until(lambda: reply.text in bodies())
+    assert stream.text in "".join(bodies())

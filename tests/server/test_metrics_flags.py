@@ -23,8 +23,8 @@ TIMES = [
 ]
 
 
-def plan(*tokens):
-    return make_plan(["m", *tokens], read_environment({}), flag_table())[1].config.metrics
+def plan(*tokens, **env):
+    return make_plan(["m", *tokens], read_environment(env), flag_table())[1].config.metrics
 
 
 def test_flags_reach_the_configuration():
@@ -41,6 +41,7 @@ def test_flags_reach_the_configuration():
         costs=True,
     )
     assert not plan("--disable-metrics").serve
+    assert plan(VLLM_COMPUTE_NANS_IN_LOGITS="1").corrupted
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,7 @@ def measured(bundle):
         kv_residency=True,
         kv_residency_sample=1.0,
         costs=True,
+        corrupted=True,
     )
     with Server(bundle, metrics=settings, num_fronts=2) as running:
         yield running
@@ -135,6 +137,13 @@ def test_old_names_have_the_numbers_of_the_new_ones(measured):
         assert float(one) > 0
 
 
+def test_corrupted_requests_are_counted(measured):
+    before = measured.metric("vllm:corrupted_requests_total")
+    assert measured.complete(prompt=[255]).status_code == 500  # the fake model's logits break
+    assert measured.complete().status_code == 200
+    assert measured.metric("vllm:corrupted_requests_total") == before + 1
+
+
 def test_replies_tell_their_times(measured):
     reply = measured.complete(max_tokens=8)
     times = reply.json()["metrics"]
@@ -157,6 +166,7 @@ def test_without_the_flag_there_is_none(server):
     assert server.complete().json()["metrics"] is None
     text = server.client.get("/metrics").text
     for name in (
+        "corrupted_requests",
         "estimated_flops",
         "kv_block_lifetime",
         "gpu_cache_usage",

@@ -74,7 +74,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         provider=provider_config(read, env, notices),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
-        metrics=metrics_config(args),
+        metrics=metrics_config(args, env),
         profiler=profiler_config(args),
         traces=trace_config(args),
     )

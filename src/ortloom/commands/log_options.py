@@ -55,6 +55,7 @@ def log_config(args: Arguments, env: Environment, max_log_len: int | None) -> Lo
         log_deltas=args.get("--enable-log-deltas") is not False,
         max_log_len=max_log_len,
         error_stack=env.dev_mode if error_stack is None else bool(error_stack),
+        reply_bodies=env.logging.reply_bodies,
         iteration_details=bool(args.get("--enable-logging-iteration-details")),
         configure=configure,
         formatter=given.formatter or base.formatter,

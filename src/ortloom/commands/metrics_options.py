@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ortloom.commands.arguments import Arguments
 from ortloom.config import MetricsConfig
+from ortloom.environment import Environment
 from ortloom.errors import ConfigError
 
 _VERSION = re.compile(r"v?\d+\.\d+(\.\d+)?")
@@ -23,8 +24,8 @@ def metrics_contradictions(args: Arguments) -> Iterator[str]:
         yield "--kv-cache-metrics-sample needs --kv-cache-metrics"
 
 
-def metrics_config(args: Arguments) -> MetricsConfig:
-    """What the flags ask for.
+def metrics_config(args: Arguments, env: Environment) -> MetricsConfig:
+    """What the flags and the environment ask for.
 
     Raises:
         ConfigError: a value is out of range.
@@ -47,4 +48,5 @@ def metrics_config(args: Arguments) -> MetricsConfig:
         kv_residency=bool(args.get("--kv-cache-metrics")),
         kv_residency_sample=share,
         costs=bool(args.get("--enable-mfu-metrics")),
+        corrupted=env.logging.count_corrupted,
     )

@@ -1,4 +1,4 @@
-"""`ortloom bench serve | latency | throughput | startup`."""
+"""`ortloom bench serve | latency | throughput | startup | sweep`."""
 
 import difflib
 import importlib
@@ -10,10 +10,10 @@ BENCHMARKS = {
     "latency": "time one batch again and again in this process",
     "throughput": "time a whole data set in this process",
     "startup": "time the start of `ortloom serve`",
+    "sweep": "run the others over sets of parameters, and draw what came out",
 }
 _NOT_YET = {
     "mm-processor": "image, audio and video input is not built",
-    "sweep": "sweeps over parameters are not built",
 }
 
 

@@ -80,6 +80,8 @@ def _tokens(entry: Passed) -> list[str]:
     flag, value = entry.flag, entry.value
     if flag.kind in ("switch", "flag"):
         return [flag.name] if value else [flag.negative or ""]
+    if isinstance(value, list) and flag.kind == "append":
+        return [token for item in value for token in (flag.name, str(item))]
     if isinstance(value, list) and flag.kind in ("list", "ints"):
         return [flag.name, *map(str, value)]
     if flag.kind in ("json", "jsonlist"):

@@ -1,0 +1,1 @@
+"""Benchmarks over sets of parameters: `ortloom bench sweep`."""
