@@ -1,6 +1,5 @@
 """NUMA nodes: their processors, and binding this process's memory to one (Linux)."""
 
-import ctypes
 import os
 import platform
 from pathlib import Path
@@ -41,6 +40,8 @@ def bind_memory(node: int) -> str | None:
     Returns:
         Why it could not be done, or None.
     """
+    import ctypes  # not on the way to a server's start
+
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None or not 0 <= node < _MASK_BITS:
         return f"no system call for it on {platform.machine()}"

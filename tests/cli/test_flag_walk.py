@@ -37,9 +37,12 @@ BELONGS_LATER = {
 
 NOT_BUILT = {
     "parsers", "grammar", "surface", "plugin", "memory", "sampler", "process", "measure", "log",
-    "http", "tls",
+    "http", "tls", "embeds",
 }  # fmt: skip
 """Reasons that may still stand in the table, and shall go."""
+
+NO_MEANING = {"--use-fp64-gumbel", "--guided-decoding-disable-fallback"}
+"""Flags that work elsewhere and can mean nothing here: a line says so."""
 
 OTHER_DEFAULTS: dict[str, object] = {}
 """Flag -> our default where it is not that of the reference."""
@@ -65,6 +68,7 @@ COMPANIONS = {
     "--long-prefill-token-threshold-adaptive": "--long-prefill-token-threshold 9",
     "--numa-bind-nodes": "--numa-bind",
     "--numa-bind-cpus": "--numa-bind",
+    "--kv-cache-metrics-sample": "--kv-cache-metrics",
     "--fingerprint-value": "--fingerprint-mode custom",
 }
 """Flag -> what it needs beside it; given with and without the flag itself."""
@@ -115,7 +119,7 @@ VALUES = {
     "--reasoning-parser-plugin": "--reasoning-parser-plugin {python}",
     "--root-path": "--root-path /p",
     "--ssl-ca-certs": None,
-    "--ssl-cert-reqs": "--ssl-cert-reqs 2",
+    "--ssl-cert-reqs": None,
     "--ssl-ciphers": None,
     "--ssl-certfile": None,
     "--ssl-keyfile": None,
@@ -165,6 +169,7 @@ ELSEWHERE = {
     "--reasoning-config": "the parsers' own tests",
     "--show-hidden-metrics-for-version": "the metrics' own tests",
     "--ssl-ca-certs": "the tests of TLS",
+    "--ssl-cert-reqs": "the tests of TLS",
     "--ssl-certfile": "the tests of TLS",
     "--ssl-ciphers": "the tests of TLS",
     "--ssl-keyfile": "the tests of TLS",
@@ -278,7 +283,7 @@ def test_a_flag_has_the_class_default_choices_and_spellings_of_the_reference(nam
         if flag.class_ == "later":
             assert flag.why in BELONGS_LATER or flag.why in NOT_BUILT
         else:
-            assert flag.class_ == "works"
+            assert flag.class_ == "works" or (name in NO_MEANING and flag.class_ == "notice")
     else:
         assert flag.class_ == wanted
     if positive:

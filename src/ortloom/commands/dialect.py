@@ -17,7 +17,8 @@ def apply_dialect(args: Arguments, table: FlagTable) -> list[str]:
     notices: list[str] = []
     for entry in args.passed.values():
         flag = entry.flag
-        if flag.instead and not flag.is_default(entry.value):
+        typed = entry.typed.startswith("-")
+        if flag.instead and typed and not flag.is_default(entry.value):
             notices.append(f"{entry.typed} is deprecated: use {flag.instead}")
         if flag.class_ == "inert" or (flag.class_ == "notice" and not flag.is_default(entry.value)):
             notices.append(notice(entry, table))

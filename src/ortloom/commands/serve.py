@@ -122,6 +122,8 @@ def parse(tokens: list[str], table: FlagTable) -> Arguments:
     if file is None:
         return typed
     base = parser.parse(config_tokens(file, table))
+    if (model := base.passed.get("--model")) is not None:
+        base.passed["--model"] = msgspec.structs.replace(model, typed="model")  # as the file has it
     return Arguments(
         {**base.passed, **typed.passed}, typed.positionals, [*base.warnings, *typed.warnings]
     )
