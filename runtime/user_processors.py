@@ -19,16 +19,20 @@ A request names a factory by `logits_processors`; its name must match the server
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortloom.errors import ConfigError, InvalidRequest, UnsupportedParameter
 from ortloom.runtime.sampling_params import LogitsProcessorSpec, SamplingParams
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "ortloom.logits_processors"
 
@@ -61,7 +65,7 @@ class UserProcessors:
             except re.error as error:
                 raise ConfigError(f"argument --logits-processor-pattern: {error}") from None
         self._made: list[Any] = []
-        for point in entry_points(group=ENTRY_POINTS):
+        for point in installed_points():
             self._made.append(_make(point.value, point.load, vocab_size))
         for name in names:
             self._made.append(_make(name, partial(_import, name), vocab_size))
@@ -118,6 +122,21 @@ class UserProcessors:
             return _import(spec.qualname)
         except (ImportError, AttributeError, ValueError) as error:
             raise InvalidRequest(f"'{spec.qualname}' cannot be used: {error}", _PARAM) from None
+
+
+def installed_points() -> "Iterable[EntryPoint]":
+    """The entry points of the group.
+
+    The module that reads them is imported only if some package's file names the group: it takes
+    longer to import than all those files to read.
+    """
+    for folder in sys.path:
+        for file in Path(folder or ".").glob("*-info/entry_points.txt"):
+            if ENTRY_POINTS.encode() in file.read_bytes():
+                from importlib.metadata import entry_points
+
+                return entry_points(group=ENTRY_POINTS)
+    return ()
 
 
 def apply_all(

@@ -2,7 +2,6 @@
 
 import sys
 import types
-from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
@@ -165,12 +164,12 @@ def test_a_bad_pattern_stops_the_start():
         UserProcessors([], "(", VOCAB)
 
 
-def test_entry_points_are_found(make, monkeypatch):
-    point = EntryPoint("only", "user_side:Only", user_processors.ENTRY_POINTS)
-
-    def found(group):
-        return [point] if group == user_processors.ENTRY_POINTS else []
-
-    monkeypatch.setattr(user_processors, "entry_points", found)
+def test_entry_points_are_found(make, monkeypatch, tmp_path):
+    folder = tmp_path / "user_side-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: user-side\nVersion: 1.0\n")
+    points = f"[{user_processors.ENTRY_POINTS}]\nonly = user_side:Only\n"
+    (folder / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
     sampler = make(UserProcessors([], None, VOCAB))
     assert sampler.sample(rows(1), [ask("a", extra_args={"only": 9})])[0].token_id == 9
