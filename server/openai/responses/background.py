@@ -64,8 +64,10 @@ class _Background:
             async with front.in_flight.track(work, front.config.front.request_deadline):
                 working = generate(call.job, front.client, front.tokenizer, front.metrics)
                 async with aclosing(working) as pieces:
-                    self._update(self._progress.begin())
+                    if self.record.events is not None:
+                        self._begin()  # those who read along see at once that it is there
                     async for piece in pieces:
+                        self._begin()
                         self._log(self._progress.add(piece))
             events = self._progress.finish()
         except asyncio.CancelledError:
@@ -75,6 +77,11 @@ class _Background:
             events = self._progress.fail(error, describe(error, self._request).message)
         self.record.conversation = self._progress.conversation()
         self._update(events)
+
+    def _begin(self) -> None:
+        """Once the engine works on it; before, it is queued."""
+        if self.record.status == "queued":
+            self._update(self._progress.begin())
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Nothing may leave a record unfinished, not even a cancel before the first step."""

@@ -176,11 +176,7 @@ class MessageBuilder:
         name = "content" if item.content else "summary"
         parts = item.content or item.summary or []
         text = "\n".join(_texts(parts, f"{where}.{name}"))
-        last = self._open()
-        if last is not None and last.content is None and not last.tool_calls:
-            last.reasoning = f"{last.reasoning}\n{text}"
-        else:
-            self.messages.append(ChatMessage(role="assistant", reasoning=text))
+        self.messages.append(ChatMessage(role="assistant", reasoning=text))
 
     def _add_call(self, item: FunctionCallItem, where: str) -> None:
         _check_arguments(item.arguments, f"{where}.arguments")
@@ -190,8 +186,10 @@ class MessageBuilder:
         last = self._open()
         if last is None:
             self.messages.append(ChatMessage(role="assistant", tool_calls=[call]))
+        elif last.tool_calls is None:
+            last.tool_calls = [call]
         else:
-            last.tool_calls = [*(last.tool_calls or ()), call]
+            last.tool_calls.append(call)
 
 
 def continues_last(given: str | list[Any]) -> bool:

@@ -48,7 +48,7 @@ def test_items_of_one_turn_become_one_message():
     second = {**MADE, "id": "d"}
     want = ChatMessage(role="assistant", content="t", reasoning="r", tool_calls=[MADE, second])
     assert message == want
-    assert built(thought("a"), thought("b"))[0].reasoning == "a\nb"
+    assert [m.reasoning for m in built(thought("a"), thought("b"))] == ["a", "b"]
     assert built(CALL, said("t"))[0] == ChatMessage(
         role="assistant", content="t", tool_calls=[MADE]
     )
@@ -153,3 +153,15 @@ def test_a_continued_message_becomes_whole():
     after = extended(Conversation(), messages, [said("sea")], continued=True)
     assert after.messages == (ChatMessage(role="assistant", content="The sea"),)
     assert messages[0].content == "The "
+
+
+def test_calls_join_their_message_without_copying_it():
+    """Else many items of one turn would take time with the square of their number."""
+    builder = MessageBuilder()
+    builder.add_input([CALL])
+    (message,) = builder.messages
+    calls = message.tool_calls
+    builder.add_input([CALL, CALL])
+    assert builder.messages == [message]
+    assert builder.messages[0].tool_calls is calls
+    assert len(calls) == 3

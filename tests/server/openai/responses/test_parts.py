@@ -13,6 +13,8 @@ import itertools
 
 from parser_doubles import AngleThinking, BracketCalls
 
+from ortloom.models.reasoning_parsers.registry import reasoning_parser
+from ortloom.models.tool_parsers.registry import tool_parser
 from ortloom.server.output_parsers import OutputParsers
 
 PATH = "/v1/responses"
@@ -245,3 +247,51 @@ def test_a_call_goes_on_with_its_output(app, say, engine, tokenizer):
     ):
         reply_of(app, body(instructions="New.", **fields))
         assert prompt_of(engine, tokenizer) == want
+
+
+@pytest.fixture(scope="module")
+def hermes(start):
+    parsers = OutputParsers(
+        tool=tool_parser("hermes"), auto=True, reasoning=reasoning_parser("qwen3")
+    )
+    with start(parsers=parsers, template=TEMPLATE) as running:
+        yield running
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 60])
+def test_steps_of_any_size_give_the_same_items(hermes, say, engine, events_of, step):
+    """With parsers that models really have: what is held back comes out in its own item."""
+    engine.ready = msgspec.structs.replace(engine.ready, max_model_len=400)
+    engine.step = step
+    say(
+        "<think>\nso it is\n</think>\n\nThe sea.\n"
+        '<tool_call>\n{"name": "get_w", "arguments": {"a": [1, "b"]}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "noop", "arguments": {}}\n</tool_call>'
+    )
+    fields = body(tools=TOOLS, max_output_tokens=300)
+    reply = reply_of(hermes, fields)
+    assert [i["type"] for i in reply["output"]] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    thought, message, *calls = reply["output"]
+    assert thought["content"][0]["text"].strip() == "so it is"
+    assert message["content"][0]["text"].strip() == "The sea."
+    assert [(c["name"], json.loads(c["arguments"])) for c in calls] == [
+        ("get_w", {"a": [1, "b"]}),
+        ("noop", {}),
+    ]
+    events = events_of(hermes.post(PATH, {**fields, "stream": True}))
+    last = events[-1]["response"]
+    assert without_ids(last["output"]) == without_ids(reply["output"])
+    assert last["usage"] == reply["usage"]
+    for kind in ("reasoning_text", "output_text", "function_call_arguments"):
+        texts = {}
+        for event in events:
+            if event["type"] == f"response.{kind}.delta":
+                texts.setdefault(event["item_id"], []).append(event["delta"])
+            elif event["type"] == f"response.{kind}.done":
+                whole = event["arguments" if kind.startswith("function") else "text"]
+                assert "".join(texts[event["item_id"]]) == whole

@@ -313,3 +313,24 @@ def test_the_openai_client_stores_polls_streams_and_cancels(storing, say, engine
             client.responses.retrieve("resp_nope")
         with pytest.raises(openai.BadRequestError):
             client.responses.cancel(first.id)
+
+
+def test_a_response_the_engine_has_not_begun_is_queued(storing, engine, say, monkeypatch):
+    say("sea")
+    gate = asyncio.Event()
+    generate = engine.generate
+
+    async def late(request):
+        await gate.wait()
+        async for output in generate(request):
+            yield output
+
+    monkeypatch.setattr(engine, "generate", late)
+    made(storing.post(PATH, body(background=True, request_id="waits")))
+    made(storing.post(PATH, body(background=True, request_id="given_up")))
+    assert made(get(storing, "resp_waits"))["status"] == "queued"
+    cancelled = made(storing.client.post(f"{PATH}/resp_given_up/cancel"))
+    assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+    storing.run_on_loop(gate.set)
+    assert finished(storing, "resp_waits")["status"] == "completed"
+    assert len(engine.requests) == 1
