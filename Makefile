@@ -115,12 +115,13 @@ define LANES
 endef
 
 HEAVY := tests/exporter tests/kernels tests/benchmarks tests/models
+HEAVY_FULL := tests/exporter tests/kernels tests/e2e/test_perplexity.py
 
 test: $(VENV)/.stamp-dev demo-model
 	$(call LANES,test-heavy,-m "not full" $(HEAVY),-m "not full" $(HEAVY:%=--ignore=%))
 
 test-full: $(VENV)/.stamp-dev demo-model
-	$(call LANES,test-full-kernels,-m full tests/kernels,-m full --ignore=tests/kernels)
+	$(call LANES,test-full-heavy,-m full $(HEAVY_FULL),-m full $(HEAVY_FULL:%=--ignore=%))
 
 check: $(VENV)/.stamp-dev
 	$(BIN)/ruff format --check .
