@@ -182,7 +182,7 @@ class EngineCore:
         if message.request_id in self._validating:
             error = RequestError(f"request id '{message.request_id}' is in use.", "request_id")
             self._refuse(client_id, message, error)
-        elif message.sampling.structured_output is None:
+        elif not message.sampling.slow_to_check:
             self._admit(client_id, message, validated=False)
         else:
             # Compiling a grammar may take longer than many steps: others must not wait for it.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ortloom.runtime.bad_words import BadWords
 from ortloom.runtime.sampling_params import SamplingParams
 
 NEG_INF = np.float32(-np.inf)
@@ -109,11 +110,13 @@ class LogitsProcessors:
         params: validated parameters.
         prompt: the prompt's ids, for the repetition penalty.
         vocab_size: V; ids outside are ignored.
+        text: words that must not appear in the text.
     """
 
     __slots__ = (
         "_bad_words",
         "_min_tokens",
+        "_text",
         "active",
         "allowed",
         "bias",
@@ -126,7 +129,14 @@ class LogitsProcessors:
         "seen",
     )
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        vocab_size: int,
+        text: BadWords | None = None,
+    ) -> None:
+        self._text = text
         self.allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         words = [w for w in params.bad_words_token_ids or () if w and w[-1] < vocab_size]
         self._bad_words = [(w[:-1], w[-1]) for w in words]
@@ -146,6 +156,7 @@ class LogitsProcessors:
         self.active = bool(
             self.allowed is not None
             or self._bad_words
+            or text is not None
             or (self._min_tokens > 0 and len(self.end_ids))
             or len(self.bias_ids)
             or repeats
@@ -173,6 +184,8 @@ class LogitsProcessors:
             length = len(prefix)
             if length <= num_output and list(token_ids[size - length :]) == prefix:
                 found.append(last)
+        if self._text is not None:
+            found += self._text.forbidden(token_ids[size - num_output :])
         return found
 
     def holds_back_ends(self, num_output: int) -> bool:

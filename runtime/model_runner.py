@@ -240,7 +240,9 @@ class ModelRunner:
         if request.sampling.structured_output is not None:
             self._grammars.validate(request.sampling.structured_output)
         if request.sampling.thinking is not None:
-            self._grammars.token_bytes(0)  # loads its table, which no step should wait for
+            self._grammars.vocabulary.token_bytes(0)  # no step should wait for its tokenizer
+        if request.sampling.bad_words:
+            self._grammars.vocabulary.load()
 
     def warm_up(self) -> None:
         """A prefill and a decode step in block 1, while no request owns it."""

@@ -21,7 +21,7 @@ class StructuredOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """One constraint. `kind` json holds a JSON schema text, regex a pattern, grammar a Lark text,
     choice a JSON list of strings; json_object any JSON object (value unused)."""
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar"]
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
     value: str = ""
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool = False
@@ -45,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     bad_words_token_ids: list[list[int]] | None = None
     seed: int | None = None
     sample_index: int = 0  # which of n samples; part of the random key
@@ -63,8 +64,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     structured_output: StructuredOutput | None = None
     thinking: Thinking | None = None  # the constraint begins, and the budget ends, with it
     skip_special_tokens: bool = True
+    hidden_token_ids: list[int] = []  # not shown even where special tokens are
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
+
+    @property
+    def slow_to_check(self) -> bool:
+        """True when checking the request may take longer than many steps."""
+        return self.structured_output is not None or bool(self.bad_words or self.thinking)
 
     @property
     def greedy(self) -> bool:
@@ -136,6 +143,8 @@ def check_ranges(p: SamplingParams) -> None:
         )
     if p.seed is not None and not -(2**63) <= p.seed < 2**63:
         raise InvalidRequest("seed must fit into 64 bits.", "seed")
+    if any(not word for word in p.bad_words or ()):
+        raise InvalidRequest("bad_words cannot contain an empty string.", "bad_words")
     if any(not s for s in p.stop):
         raise InvalidRequest("stop cannot contain an empty string.", "stop")
     if p.stop and not p.detokenize:

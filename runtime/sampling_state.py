@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortloom.models.thinking import ThinkingTracker
+from ortloom.runtime.bad_words import BadWords
 from ortloom.runtime.logits_processors import LogitsProcessors
 from ortloom.runtime.request import Request
 from ortloom.runtime.sampling_params import SamplingParams
@@ -45,7 +46,8 @@ class SamplingState:
             InvalidRequest: its grammar cannot be compiled.
         """
         params = request.sampling
-        processors = LogitsProcessors(params, request.prompt_token_ids, vocab_size)
+        words = BadWords(params.bad_words, grammars.vocabulary) if params.bad_words else None
+        processors = LogitsProcessors(params, request.prompt_token_ids, vocab_size, words)
         grammar: GrammarState | None = None
         if params.structured_output is not None:
             ends = params.eos_token_ids + params.secondary_eos_token_ids
@@ -53,7 +55,7 @@ class SamplingState:
         gate: GrammarState | ThinkingGate | None = grammar
         if params.thinking is not None:
             tracker = ThinkingTracker(
-                params.thinking, grammars.token_bytes, request.prompt_token_ids
+                params.thinking, grammars.vocabulary.token_bytes, request.prompt_token_ids
             )
             gate = ThinkingGate(params.thinking, tracker, grammar, vocab_size)
         plain = params.greedy and params.logprobs is None and gate is None and not processors.active

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortloom.errors import InvalidRequest
-from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.grammar_source import compile_limits, grammar_text
 from ortloom.runtime.grammar_trial import GrammarTrial
 from ortloom.runtime.logits_processors import packed_bits
 from ortloom.runtime.sampling_params import StructuredOutput
+from ortloom.runtime.vocabulary_bytes import VocabularyBytes
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -181,11 +181,11 @@ class GrammarCompiler:
         trial: GrammarTrial | None = None,
     ) -> None:
         self._file = tokenizer_file
+        self.vocabulary = VocabularyBytes(tokenizer_file, vocab_size)
         self._trial = trial
         self._vocab_size = vocab_size
         self._eos = [t for t in eos_token_ids if 0 <= t < vocab_size]
         self._tokenizer: LLTokenizer | None = None
-        self._table: Tokenizer | None = None
         self._cache: OrderedDict[StructuredOutput, LLMatcher] = OrderedDict()
         self._cache_lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
@@ -243,19 +243,6 @@ class GrammarCompiler:
         matcher = self.compile(constraint)
         ends = [t for t in end_ids if 0 <= t < self._vocab_size]
         return GrammarState(matcher, [*ends, *self._eos], self._vocab_size)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token adds to the text.
-
-        Raises:
-            InvalidRequest: the bundle has no tokenizer.
-        """
-        with self._tokenizer_lock:
-            if self._table is None:
-                if self._file is None:
-                    raise InvalidRequest("The bundle has no tokenizer, so no thinking budget.")
-                self._table = Tokenizer.load(self._file.parent)
-        return self._table.token_bytes(token_id)
 
     def _load_tokenizer(self) -> "LLTokenizer":
         from llguidance import LLTokenizer

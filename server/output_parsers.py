@@ -52,6 +52,7 @@ class OutputParsers:
         strict: least strictness of calls.
         reasoning: the format of reasoning; None = `--reasoning-parser` is not set.
         markers: of the reasoning; None = nothing tells where it ends.
+        hidden: ids of special tokens that are part of no format; never shown because of a parser.
     """
 
     tool: type[ToolParser] | None = None
@@ -60,6 +61,7 @@ class OutputParsers:
     strict: StrictLevel = "auto"
     reasoning: type[ReasoningParser] | None = None
     markers: ThinkingMarkers | None = None
+    hidden: tuple[int, ...] = ()
 
     @property
     def any(self) -> bool:
@@ -108,6 +110,7 @@ def load_parsers(
         strict=front.tool_strict_level,
         reasoning=reasoning,
         markers=_markers(front, reasoning, tokenizer),
+        hidden=_hidden(tokenizer),
     )
 
 
@@ -134,6 +137,14 @@ def _markers(
         other_ends=tuple(getattr(parser, "calls", ())),
         closing=tuple(tokenizer.encode(closing, add_special_tokens=False)),
     )
+
+
+def _hidden(tokenizer: "Tokenizer | None") -> tuple[int, ...]:
+    """The tokens that begin, end and fill texts, as the tokenizer names them."""
+    if tokenizer is None:
+        return ()
+    ids = (_token(text, tokenizer) for text in tokenizer.special_tokens.values())
+    return tuple(sorted({i for i in ids if i is not None}))
 
 
 def _token(marker: str, tokenizer: "Tokenizer") -> int | None:

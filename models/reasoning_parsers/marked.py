@@ -32,13 +32,17 @@ class MarkedReasoning(ReasoningParser):
         starts: spellings of the start marker, `start` when empty.
         ends: spellings of the end marker, with what is cut away around it; `end` when empty.
         calls: markers of calls that end the reasoning and stay in the content.
-        dropped: strings that are taken out of the content.
+        dropped: strings that are taken out of the content, up to the first call in it.
+        passed: markers of calls where they do not end the reasoning.
+        trims_content: newlines between the reasoning and the content are no content.
     """
 
     starts: ClassVar[tuple[str, ...]] = ()
     ends: ClassVar[tuple[str, ...]] = ()
     calls: ClassVar[tuple[str, ...]] = ()
     dropped: ClassVar[tuple[str, ...]] = ()
+    passed: ClassVar[tuple[str, ...]] = ()
+    trims_content: ClassVar[bool] = False
 
     _starts: Markers | None = None
     _ends: Markers | None = None
@@ -50,7 +54,8 @@ class MarkedReasoning(ReasoningParser):
         ends = cls.ends or ((cls.end,) if cls.end else ())
         cls._starts = Markers(*starts) if starts else None
         cls._ends = Markers(*ends, *cls.calls) if ends else None
-        cls._dropped = Markers(*cls.dropped) if cls.dropped else None
+        kept = (*cls.calls, *cls.passed)
+        cls._dropped = Markers(*cls.dropped, *kept) if cls.dropped else None
 
     def __init__(
         self, template_kwargs: Mapping[str, Any] | None = None, prompt: str | None = None
@@ -59,6 +64,7 @@ class MarkedReasoning(ReasoningParser):
         self._text = ""
         self._blanks: list[str] = []  # those at the head
         self._ended = False
+        self._trimming = False
         self._mode = self._first()
         self._reasoning: list[str] = []
         self._content: list[str] = []
@@ -121,7 +127,14 @@ class MarkedReasoning(ReasoningParser):
             self._reasoning.append(text)
             return self._leave(marker)
         text, marker = self._until(self._dropped if self._mode is Mode.CONTENT else None)
+        if self._trimming:
+            text = text.lstrip("\n")
+            self._trimming = not text
         self._content.append(text)
+        if marker is not None and marker not in self.dropped:
+            self._content.append(marker)
+            self._trimming = False
+            self._mode = Mode.PASSED  # in a call's arguments every string is text
         return marker is not None
 
     def _head(self) -> bool:
@@ -165,6 +178,7 @@ class MarkedReasoning(ReasoningParser):
                 self._text = rest
                 return True
         self._mode = Mode.CONTENT
+        self._trimming = self.trims_content
         return True
 
     def _is_call(self, rest: str) -> bool | None:

@@ -1,7 +1,7 @@
 """`<think>reasoning</think>answer`, in the ways the families differ.
 
 deepseek_r1, step3, step3p5, olmo3, minimax_m2, minimax_m2_append_think, deepseek_v3, holo2,
-poolside_v1, deepseek_v4, deepseek_v41, glm45, glm47, ling3, kimi_k2, qwen3, mimo, nemotron_v3.
+poolside_v1, deepseek_v4, deepseek_v41, glm45, glm47, ling3, kimi_k2, qwen3, mimo, think_auto.
 The start tag may be missing, as templates write it; without an end tag all is reasoning.
 """
 
@@ -32,11 +32,17 @@ class SwitchedReasoning(ThinkReasoning):
 
 
 class AskedReasoning(ThinkReasoning):
-    """deepseek_v3, deepseek_v4, deepseek_v41, poolside_v1: off unless asked for."""
+    """deepseek_v3, poolside_v1: off unless asked for."""
 
     def _default(self) -> Mode:
         asked = (wanted(self.template_kwargs, name) for name in ("thinking", "enable_thinking"))
         return Mode.HEAD if any(asked) else Mode.PASSED
+
+
+class DeepseekV4Reasoning(AskedReasoning):
+    """deepseek_v4, deepseek_v41: the same, and a section of DSML calls ends the reasoning."""
+
+    calls: ClassVar[tuple[str, ...]] = ("<｜DSML｜tool_calls>", "<｜DSML｜ calls>")
 
 
 class Ling3Reasoning(SwitchedReasoning):

@@ -20,7 +20,8 @@ class JsonCall:
         key_is_name: the object is `{"f": {...}}` instead: its only key names the function.
 
     Attributes:
-        name, call_id: None until known.
+        name, call_id: None until known; an id that comes after the arguments is not taken, since
+            a call's beginning cannot wait for it.
         done: the object is whole and names a function.
         failed: it is no JSON, or no call.
     """
@@ -126,7 +127,7 @@ class JsonCall:
         if self._kind == "name":
             self.name = str(loads("".join(self._kept)))
             self.failed = not self.name
-        elif self._kind == "id":
+        elif self._kind == "id" and not self._seen_arguments:
             value = loads("".join(self._kept))
             self.call_id = None if value is None else str(value)
         elif self._kind == "arguments" and not self._streams:

@@ -3,26 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ortloom.models.marker_scan import Markers
+from ortloom.models.tool_parsers.blocks import Blocks
 from ortloom.models.tool_parsers.json_call import JsonCall
-from ortloom.models.tool_parsers.machine import State, ToolMachine
 from ortloom.models.tool_parsers.tool_parser import ToolSpec
 
 
-class JsonCalls(ToolMachine):
+class JsonCalls(Blocks):
     """Follows `OPEN {…} CLOSE` or `OPEN [{…}, {…}] CLOSE`.
 
     Attributes:
-        opens: strings that announce calls.
-        closes: strings that end them; none = text after a call is outside at once.
         object_form, list_form: a bare object, a list of them may follow an opening string.
         separators: characters, besides blanks, between bare objects of one block; "" = a block
             holds one object.
         name_keys, argument_keys, id_keys, key_is_name: see `JsonCall`.
     """
 
-    opens: ClassVar[tuple[str, ...]]
-    closes: ClassVar[tuple[str, ...]] = ()
     object_form: ClassVar[bool] = True
     list_form: ClassVar[bool] = False
     separators: ClassVar[str] = ""
@@ -30,15 +25,6 @@ class JsonCalls(ToolMachine):
     argument_keys: ClassVar[tuple[str, ...]] = ("arguments", "parameters")
     id_keys: ClassVar[tuple[str, ...]] = ()
     key_is_name: ClassVar[bool] = False
-
-    _opens: ClassVar[Markers]
-    _limits: ClassVar[Markers]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if hasattr(cls, "opens"):
-            cls._opens = Markers(*cls.opens)
-            cls._limits = Markers(*cls.opens, *cls.closes)
 
     def __init__(
         self, tools: Sequence[ToolSpec], template_kwargs: Mapping[str, Any] | None = None
@@ -51,20 +37,11 @@ class JsonCalls(ToolMachine):
     def _new_call(self) -> JsonCall:
         return JsonCall(self.name_keys, self.argument_keys, self.id_keys, self.key_is_name)
 
-    def _begin(self) -> State:
-        return self._outside
-
-    def _outside(self) -> bool:
-        text, marker = self._until(self._opens)
-        self._content(text)
-        if marker is None:
-            return False
-        self._enter(marker)
-        return True
+    def _unfinished(self) -> bool:
+        inside = self._state in (self._item, self._object, self._after)
+        return super()._unfinished() or (self._in_list and inside)
 
     def _enter(self, marker: str) -> None:
-        """An opening string was taken."""
-        self._try(marker)
         self._state = self._block
 
     def _block(self) -> bool:
@@ -126,43 +103,4 @@ class JsonCalls(ToolMachine):
             self._state = self._item
         else:
             self._state = self._close
-        return True
-
-    def _close(self) -> bool:
-        """After the last object: what closes, or the next opening string."""
-        if not self.closes:
-            self._state = self._outside
-            return True
-        if not self._skip_blanks():
-            return False
-        known, marker = self._at_marker(self._limits)
-        if not known:
-            return False
-        if marker is None:
-            self._refuse()
-        elif marker in self.opens:
-            self._enter(marker)
-        else:
-            self._state = self._outside
-        return True
-
-    def _refuse(self) -> None:
-        """Here stands something that no call has."""
-        if self._tried is not None:
-            self.malformed = True
-            self._content(self._give_back())
-            self._state = self._outside
-            return
-        self._broken()
-        self._state = self._skip
-
-    def _skip(self) -> bool:
-        """Past the rest of a broken block."""
-        _, marker = self._until(self._limits)
-        if marker is None:
-            return False
-        if marker in self.opens:
-            self._enter(marker)
-        else:
-            self._state = self._outside
         return True

@@ -59,12 +59,17 @@ class ToolMachine(ToolParser):
         self._sent = False  # arguments of the open call have been sent
         self._tried: list[str] | None = None  # earlier text of what may turn out to be no call
         self._tried_from = 0
+        self._bare_block = False  # no marker announced what is tried
         self._cut_call = False  # the text ended inside a call
         self._state: State = self._begin()
 
     def _begin(self) -> State:
         """The first state."""
         raise NotImplementedError
+
+    def _unfinished(self) -> bool:
+        """Whether the text, at its end, is still inside a call."""
+        return self._open or self._tried is not None
 
     # -- the interface ---------------------------------------------------------------------------
 
@@ -81,8 +86,8 @@ class ToolMachine(ToolParser):
         """Release what is held; a call that is open gets `{}` if it has no arguments yet."""
         self._ended = True
         events = self._run()
-        self._cut_call = self._open or self._tried is not None
-        if self._tried is not None and self.returns_cut_text:
+        self._cut_call = self._unfinished()
+        if self._tried is not None and (self.returns_cut_text or self._bare_block):
             self._content(self._give_back())
         if self._open and not self._sent:
             self._arguments("{}")

@@ -6,6 +6,7 @@ members of its own, without end.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ _JOINING = frozenset({"allOf", "if", "then", "else", "dependentSchemas", "not"})
 
 _OPENNESS = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 """Members that say themselves what other properties may be there."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _BRANCHES = frozenset({"anyOf", "oneOf", "$ref"})
 
@@ -75,6 +78,11 @@ def arguments_schema(tool: ToolSpec, root: str) -> dict[str, Any]:
             f"The parameters of the tool '{tool.name}' are nested too deeply.", "tools"
         ) from None
     return led
+
+
+def _place(number: int, name: str) -> str:
+    """Where a tool's schema stands; names go in where they can, for the sake of messages."""
+    return f"{number}-{name}" if _PLAIN.fullmatch(name) else str(number)
 
 
 def _call(tool: ToolSpec, where: str) -> dict[str, Any]:

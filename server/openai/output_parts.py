@@ -65,6 +65,7 @@ class OutputPlan:
     Attributes:
         mode: how the text holds calls.
         tools: what the request offers.
+        strict: names of tools whose calls must fit their schema.
         named: the function that must be called, with mode `named`.
         tool_parser: the format of calls; None = the grammar's plain JSON.
         reasoning_parser: None = nothing is reasoning.
@@ -76,6 +77,7 @@ class OutputPlan:
 
     mode: ToolMode = "off"
     tools: tuple[ToolSpec, ...] = ()
+    strict: frozenset[str] = frozenset()
     named: str | None = None
     tool_parser: type[ToolParser] | None = None
     reasoning_parser: type[ReasoningParser] | None = None

@@ -10,6 +10,7 @@ from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.forced_schema import named_call, required_calls
 from ortloom.server.openai.output_parts import OutputPlan
+from ortloom.server.openai.strict_calls import strict_calls
 from ortloom.server.openai.thinking import thinking_of
 from ortloom.server.openai.tool_choice import ToolUse
 from ortloom.server.output_parsers import OutputParsers
@@ -37,6 +38,7 @@ def output_plan(
     return OutputPlan(
         mode=use.mode,
         tools=use.tools,
+        strict=use.strict,
         named=use.named,
         tool_parser=_tool_parser(use, parsers),
         reasoning_parser=parsers.reasoning,
@@ -76,14 +78,19 @@ def planned_params(
     changes: dict[str, Any] = {}
     if plan.mode in ("required", "named") and plan.tool_parser is None:
         changes["structured_output"] = _forced(plan)
+    elif params.structured_output is None:
+        strict = strict_calls(plan, front.parsers)
+        if strict is not None:
+            changes["structured_output"] = strict
     constrained = bool(changes) or params.structured_output is not None
     if constrained or budget is not None:
         changes["thinking"] = thinking_of(front, plan, budget, constrained=constrained)
     keeps = plan.reasoning_parser is not None and plan.reasoning_parser.keeps_special_tokens
     if plan.mode != "off" and plan.tool_parser is not None:
         keeps = keeps or plan.tool_parser.keeps_special_tokens
-    if keeps:
+    if keeps and params.skip_special_tokens:
         changes["skip_special_tokens"] = False
+        changes["hidden_token_ids"] = sorted({*front.parsers.hidden, *params.eos_token_ids})
     return msgspec.structs.replace(params, **changes) if changes else params
 
 

@@ -81,6 +81,7 @@ class SampleText:
         self._ending_ids = frozenset(
             [*params.eos_token_ids, *params.secondary_eos_token_ids, *params.stop_token_ids]
         )
+        self._hidden_ids = frozenset(params.hidden_token_ids)
         self._stops = StopChecker(params.stop, params.include_stop_str_in_output, params.min_tokens)
         self._text: IncrementalDetokenizer | None = None
         if tokenizer is not None:
@@ -122,6 +123,8 @@ class SampleText:
             return ""
         last = used == len(output.new_token_ids) and output.finish_reason == "stop"
         if last and token in self._ending_ids and not self._params.include_stop_str_in_output:
+            return ""
+        if token in self._hidden_ids:
             return ""
         return self._stops.push(self._text.push((token,)), self._num_tokens)
 

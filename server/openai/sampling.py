@@ -44,7 +44,7 @@ ENGINE_ANSWERED_WITHOUT_PARAM = ANSWERED_WITHOUT_PARAM | {"structured_outputs", 
 """The same for refusals of the engine; a constraint it cannot compile is one."""
 
 _MAX_LOGPROB_TOKEN_IDS = 128
-_MAX_BAD_WORD = 512  # characters; they are tokenised while all other requests wait
+_MAX_BAD_WORD = 512  # characters
 _TOKEN_ID = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -116,7 +116,7 @@ def sampling_params(
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=_logit_bias(request.logit_bias),
         allowed_token_ids=request.allowed_token_ids,
-        bad_words_token_ids=_bad_words(request.bad_words, context),
+        bad_words=_bad_words(request.bad_words, context),
         seed=None if request.seed == -1 else request.seed,
         n=_n(request.n, context.config.front.max_n),
         min_tokens=request.min_tokens or 0,
@@ -196,8 +196,8 @@ def _logprob_ids(ids: list[int] | None) -> list[int] | None:
     return ids
 
 
-def _bad_words(words: list[str] | None, context: SamplingContext) -> list[list[int]] | None:
-    """Each word in two forms: at a line's start and after a blank."""
+def _bad_words(words: list[str] | None, context: SamplingContext) -> list[str] | None:
+    """The words as they must not appear, wherever a line or a blank comes before them."""
     if not words:
         return None
     most = context.config.front.max_bad_words
@@ -207,19 +207,24 @@ def _bad_words(words: list[str] | None, context: SamplingContext) -> list[list[i
         )
     if context.tokenizer is None:
         raise UnsupportedParameter("bad_words needs a tokenizer.", "bad_words")
-    sequences: list[list[int]] = []
-    for word in words:
-        bare = word.lstrip()
-        if not bare:
+    bare = [word.lstrip() for word in words]
+    for word in bare:
+        if not word:
             raise InvalidRequest("bad_words cannot contain an empty string.", "bad_words")
-        if len(bare) > _MAX_BAD_WORD:
+        if len(word) > _MAX_BAD_WORD:
             raise InvalidRequest(
-                f"bad_words has an entry of {len(bare)} characters; at most {_MAX_BAD_WORD} are "
+                f"bad_words has an entry of {len(word)} characters; at most {_MAX_BAD_WORD} are "
                 "allowed.",
                 "bad_words",
             )
-        for form in (bare, " " + bare):
-            ids = context.tokenizer.encode(form, add_special_tokens=False)
-            if ids and ids not in sequences:
-                sequences.append(ids)
-    return sequences
+        if not _is_unicode(word):
+            raise InvalidRequest("bad_words has an entry that is not valid Unicode.", "bad_words")
+    return list(dict.fromkeys(bare))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -17,12 +17,14 @@ class ToolUse:
         mode: how the output holds calls; `off` = its text is not looked at.
         tools: what is offered.
         named: the function that must be called, with mode `named`.
+        strict: names of tools that ask for calls which fit their schema.
         hidden: `tool_choice` none was asked for.
     """
 
     mode: ToolMode = "off"
     tools: tuple[ToolSpec, ...] = ()
     named: str | None = None
+    strict: frozenset[str] = frozenset()
     hidden: bool = False
 
 
@@ -51,7 +53,8 @@ def tool_use(
             raise InvalidRequest(
                 "tool_choice auto needs --enable-auto-tool-choice and --tool-call-parser."
             )
-        return ToolUse("auto" if parsers.auto else "off", specs)
+        strict = frozenset(tool.function.name for tool in tools if tool.function.strict)
+        return ToolUse("auto" if parsers.auto else "off", specs, strict=strict)
     if isinstance(choice, str):
         if choice != "required":
             raise InvalidRequest(

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from parser_doubles import AngleThinking, BracketCalls, OwnIdCalls
 
+from ortloom.server.call_forms import CallForm
 from ortloom.server.output_parsers import OutputParsers
 
 PATH = "/v1/chat/completions"
@@ -222,6 +223,19 @@ def test_a_format_that_keeps_its_own_syntax(serve, say, engine):
         assert engine.requests[1].sampling.skip_special_tokens
 
 
+def test_special_tokens_that_are_no_markers_stay_hidden(serve, engine, tokenizer):
+    end = tokenizer.eos_token_id
+    (start,) = tokenizer.encode("<|im_start|>")
+    ids = [*tokenizer.encode("a"), end, *tokenizer.encode("b"), start]
+    engine.reply = lambda request: ids
+    fields = {"tools": TOOLS, "ignore_eos": True, "max_tokens": 4}
+    with serve(parsers=OutputParsers(tool=OwnIdCalls, auto=True)) as app:
+        assert choice_of(app, **fields)["message"]["content"] == "ab<|im_start|>"
+        shown = choice_of(app, **fields, skip_special_tokens=False)
+        assert shown["message"]["content"] == "a<|im_end|>b<|im_start|>"
+        assert choice_of(app, ignore_eos=True, max_tokens=4)["message"]["content"] == "ab"
+
+
 def test_named_and_structured_outputs_exclude_each_other(app):
     fields = {"tools": TOOLS, "tool_choice": NAMED, "structured_outputs": {"regex": "a"}}
     response = app.post(PATH, body(**fields))
@@ -308,3 +322,57 @@ def test_the_openai_client_puts_a_streamed_call_together(calling, say):
         (call,) = stream.get_final_completion().choices[0].message.tool_calls
     assert call.function.name == "get_w"
     assert json.loads(call.function.arguments) == {"c": "Oslo"}
+
+
+CITY = {"type": "object", "properties": {"c": {"enum": ["Oslo"]}}}
+
+
+def tag_of(request):
+    constraint = request.sampling.structured_output
+    return None if constraint is None else json.loads(constraint.value)["format"]
+
+
+@pytest.mark.parametrize(
+    ("level", "strict", "schemas"),
+    [
+        ("auto", False, None),
+        ("auto", True, [True, False]),
+        ("function", False, [False, False]),
+        ("function", True, [True, False]),
+        ("parameter", False, [True, True]),
+    ],
+)
+def test_automatic_calls_are_as_strict_as_asked_for(serve, say, engine, level, strict, schemas):
+    say("hi")
+    form = CallForm("<c>", "<c>NAME ", "</c>")
+    parsers = OutputParsers(tool=BracketCalls, auto=True, form=form, strict=level)
+    first = {"name": "get_w", "parameters": CITY, "strict": strict}
+    tools = [{"type": "function", "function": first}, TOOLS[1]]
+    with serve(parsers=parsers) as app:
+        choice_of(app, tools=tools, parallel_tool_calls=False)
+        choice_of(app, tools=tools, tool_choice="none")
+        choice_of(app)
+    made = tag_of(engine.requests[0])
+    assert tag_of(engine.requests[1]) is None
+    assert tag_of(engine.requests[2]) is None
+    if schemas is None:
+        assert made is None
+        return
+    assert made["type"] == "triggered_tags"
+    assert made["triggers"] == ["<c>"]
+    assert made["stop_after_first"]
+    assert [(t["begin"], t["end"]) for t in made["tags"]] == [
+        ('<c>"get_w" ', "</c>"),
+        ('<c>"noop" ', "</c>"),
+    ]
+    found = [t["content"]["json_schema"] != {"type": "object"} for t in made["tags"]]
+    assert found == schemas
+
+
+def test_a_request_with_a_constraint_of_its_own_keeps_it(serve, say, engine):
+    say("hi")
+    form = CallForm("<c>", "<c>NAME ", "</c>")
+    parsers = OutputParsers(tool=BracketCalls, auto=True, form=form, strict="parameter")
+    with serve(parsers=parsers) as app:
+        choice_of(app, tools=TOOLS, structured_outputs={"regex": "a"})
+    assert engine.requests[0].sampling.structured_output.kind == "regex"
