@@ -1,9 +1,8 @@
 """System messages inside a conversation: kept where they are, or folded into their neighbours.
 
-Some clients add a system message at almost every turn. Moving its text to the head of the prompt
-would change the head each time and nothing would be found in the prefix cache, so both ways here
-only ever change the end of a conversation. Which one depends on the template: many refuse or
-misplace a system message that is not the first.
+The head of a prompt must stay what it was in the turn before, or the prefix cache finds nothing; so
+text that comes later is never moved there. Many templates refuse a system message that is not the
+first, or write it elsewhere: with those its text goes into the words beside it.
 """
 
 import functools
@@ -15,8 +14,8 @@ from ortloom.server.openai.messages import template_messages
 from ortloom.server.openai.wire_chat import ChatMessage
 
 _GAP = "\n\n"
-_BEFORE = "Charlie first answer"
-_INLINE = "Echo inline note"
+_BEFORE = "An answer nobody gave"
+_INLINE = "A remark nobody made"
 """Texts no template writes by itself."""
 
 
@@ -113,11 +112,11 @@ def _keeps_places(template: ChatTemplate | None) -> bool:
     if template is None:
         return False
     head = [
-        ChatMessage(role="system", content="Alpha leading instructions"),
-        ChatMessage(role="user", content="Bravo first question"),
+        ChatMessage(role="system", content="Rules"),
+        ChatMessage(role="user", content="What?"),
         ChatMessage(role="assistant", content=_BEFORE),
     ]
-    tail = ChatMessage(role="user", content="Delta second question")
+    tail = ChatMessage(role="user", content="And then?")
 
     def inserted(role: str) -> str | None:
         """What a message of a role adds, None where it is not in its place or changes the rest."""

@@ -112,6 +112,13 @@ class TestReply:
         message = client.messages.create(**asked())
         assert [block.text for block in message.content] == [""]
 
+    def test_the_beta_route_is_the_same(self, client, say):
+        say("The sea")
+        message = client.beta.messages.create(**asked(), betas=["context-1m-2025-08-07"])
+        assert message.content[0].text == "The sea"
+        counted = client.beta.messages.count_tokens(model="tiny", messages=HELLO)
+        assert counted.input_tokens == message.usage.input_tokens
+
     def test_request_id_of_the_header(self, app, say):
         say("a")
         told = app.post(PATH, body(), headers={"x-request-id": "mine"}).json()
