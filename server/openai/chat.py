@@ -185,8 +185,7 @@ async def answer(chat: Chat) -> HTTPResponse:
     async with aclosing(working) as pieces:
         async for piece in pieces:
             samples[piece.index].add(piece)
-    for sample in samples:
-        chat.usage.add_sample(sample)
+            chat.usage.add(piece)  # piece by piece: where reasoning ends may be told by text alone
     head = chat.head("chat.completion")
     scored = samples[0].prompt_logprobs
     choices = [await built(entry_count(s.logprobs), _choice, chat, s) for s in samples]

@@ -36,7 +36,10 @@ class UsageCounter:
         self._cache(piece.index, piece.output.num_cached_tokens)
 
     def add_sample(self, sample: Sample) -> None:
-        """Count a whole sample."""
+        """Count a whole sample.
+
+        Where text alone tells the end of its reasoning, `add` for each piece counts that exactly.
+        """
         self._completion_tokens += len(sample.token_ids)
         if self._reasoning is not None:
             self._reasoning.add(sample.index, sample.token_ids, "".join(sample.text))

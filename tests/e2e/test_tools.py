@@ -117,20 +117,20 @@ def test_a_call_that_the_model_writes_by_itself(create):
 
 
 def test_budgets_of_reasoning(create):
-    reply = create(max_tokens=30)
+    reply = create(max_tokens=16)
     # three free tokens, then those of the closing sentence
     assert reply.choices[0].message.reasoning.endswith("Enough.")
     counted = reply.usage.completion_tokens_details.reasoning_tokens
     assert 3 < counted < 3 + len("Enough.")
-    none = create(extra={"thinking_token_budget": 0}, max_tokens=30)
+    none = create(extra={"thinking_token_budget": 0}, max_tokens=16)
     assert none.choices[0].message.reasoning == "Enough."
     assert none.usage.completion_tokens_details.reasoning_tokens == counted - 3
-    by_effort = create(extra={"thinking_token_budget": None}, reasoning_effort="low", max_tokens=30)
+    by_effort = create(extra={"thinking_token_budget": None}, reasoning_effort="low", max_tokens=16)
     assert by_effort.usage.completion_tokens_details.reasoning_tokens == counted + 1
-    free = create(extra={"thinking_token_budget": -1}, max_tokens=30)
+    free = create(extra={"thinking_token_budget": -1}, max_tokens=16)
     assert free.choices[0].message.content is None
     assert free.choices[0].finish_reason == "length"
-    assert free.usage.completion_tokens_details.reasoning_tokens == 30
+    assert free.usage.completion_tokens_details.reasoning_tokens == 16
 
 
 def test_content_after_reasoning_fits_its_schema(create):
@@ -160,9 +160,9 @@ def test_a_tool_that_no_call_can_fit_is_refused_at_once(create, stream):
 
 def test_bad_words_do_not_come_back_in_longer_tokens(create):
     extra = {"thinking_token_budget": 0, "ignore_eos": True}
-    text = create(extra=extra, max_tokens=40).choices[0].message.content
+    text = create(extra=extra, max_tokens=24).choices[0].message.content
     words = [word for word in text.split() if word.isalnum() and word.isascii()]
     for bad in (words[0], " ".join(words[:2]) if " ".join(words[:2]) in text else words[1]):
-        reply = create(extra={**extra, "bad_words": [bad]}, max_tokens=40)
+        reply = create(extra={**extra, "bad_words": [bad]}, max_tokens=24)
         assert bad not in reply.choices[0].message.content
-        assert reply.usage.completion_tokens == 40
+        assert reply.usage.completion_tokens == 24

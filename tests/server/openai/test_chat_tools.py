@@ -376,3 +376,19 @@ def test_a_request_with_a_constraint_of_its_own_keeps_it(serve, say, engine):
     with serve(parsers=parsers) as app:
         choice_of(app, tools=TOOLS, structured_outputs={"regex": "a"})
     assert engine.requests[0].sampling.structured_output.kind == "regex"
+
+
+def test_forced_usage_is_in_every_chunk_with_reasoning_tokens(serve, say):
+    ids = say("I think</r>The sea")
+    parsers = OutputParsers(reasoning=AngleThinking)
+    with serve(parsers=parsers, front={"enable_force_include_usage": True}) as app:
+        events = app.events(PATH, body())
+        assert all("usage" in event for event in events)
+        assert events[0]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+        last = events[-1]
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] == len(ids)
+        streamed = last["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        whole = app.post(PATH, body()).json()["usage"]["completion_tokens_details"]
+        assert whole["reasoning_tokens"] == streamed
+        assert 0 < streamed < len(ids)

@@ -8,6 +8,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from parser_doubles import AngleThinking, BracketCalls, OwnIdCalls, folded
 
+from ortloom.models.reasoning_parsers.registry import reasoning_parser
+from ortloom.models.tool_parsers.registry import tool_parser
 from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ToolSpec
 from ortloom.server.openai.chat_chunks import joined
 from ortloom.server.openai.forced_calls import ForcedCalls
@@ -175,3 +177,34 @@ def test_forced_calls_after_reasoning():
 )
 def test_finish_reasons(mode, reason, called, told):
     assert OutputPlan(mode=mode).finish_reason(reason, called) == told
+
+
+CALL = '<tool_call>{"name": "get_w", "arguments": {"city": "Oslo"}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "text", "thought", "content"),
+    [
+        ("qwen3", f"<think>hm</think>\n\n{CALL}", "hm", None),
+        ("qwen3", f"<think>hm {CALL}", "hm ", None),  # the call ends the reasoning
+        ("qwen3", f"hm</think>Well. {CALL}", "hm", "Well. "),
+        ("deepseek_r1", f"hm {CALL}</think>Well. {CALL}", f"hm {CALL}", "Well. "),
+        (None, f"Well. {CALL}", None, "Well. "),
+    ],
+)
+def test_the_parsers_of_real_families_together(reasoning, text, thought, content):
+    plan = OutputPlan(
+        mode="auto",
+        tools=TOOLS,
+        tool_parser=tool_parser("hermes"),
+        reasoning_parser=None if reasoning is None else reasoning_parser(reasoning),
+    )
+    whole = agrees(plan, text)
+    assert [(c.name, json.loads(c.arguments)) for c in whole.calls] == [("get_w", {"city": "Oslo"})]
+    assert whole.reasoning == thought
+    assert (whole.content or "").strip() == (content or "").strip()
+
+
+def test_a_prompt_that_closed_the_reasoning_leaves_content():
+    plan = OutputPlan(reasoning_parser=reasoning_parser("qwen3"), prompt="x<think>\n\n</think>\n\n")
+    assert agrees(plan, "The sea").content == "The sea"
