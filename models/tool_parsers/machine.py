@@ -32,8 +32,8 @@ class ToolMachine(ToolParser):
 
     Attributes:
         keeps_text_after: text after a call is content; False = it is dropped.
-        drops_cut_call: a whole output that ends inside a call keeps the whole calls before it;
-            False = it is content altogether, as malformed output is.
+        drops_cut_call: of a whole output that ends inside a call, what came before that call is
+            kept; False = all is content, as with malformed output.
         returns_cut_text: text that ends before it has become a call is content; False = it is
             markup, which is not shown.
         malformed: something that claimed to be a call was none; set by the states.
@@ -101,9 +101,9 @@ class ToolMachine(ToolParser):
             return ParsedTools(text)
         whole = machine._calls
         if machine._cut_call:
-            whole -= machine._open
-            if not whole or not self.drops_cut_call:
+            if not self.drops_cut_call:
                 return ParsedTools(text)
+            whole -= machine._open
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         calls = _calls(events)[:whole]
         return ParsedTools(content or (None if calls else ""), calls)
