@@ -24,6 +24,8 @@ class K2HorizonParser(TaggedOrJson):
     keeps_special_tokens = True
     grammar_calls = False
     keeps_text_after = True
+    drops_cut_call = False
+    returns_cut_text = True
     known_only: ClassVar[bool] = True
     opens: ClassVar[tuple[str, ...]] = ("<ifm|tool_calls>",)
     calls: ClassVar[tuple[str, ...]] = ("<ifm|tool_call>",)

@@ -52,7 +52,7 @@ class ToolMachine(ToolParser):
         self._at = 0
         self._ended = False
         self._events: list[ToolEvent] = []
-        self._after_call = False  # nothing but blanks since a call
+        self._only_blanks = True  # no text since the beginning or a call
         self._blanks: list[str] = []
         self._calls = 0
         self._open = False  # a call has begun and not ended
@@ -91,6 +91,8 @@ class ToolMachine(ToolParser):
             self._content(self._give_back())
         if self._open and not self._sent:
             self._arguments("{}")
+        if self._only_blanks and not self._calls and self._blanks:
+            self._events.append(ContentDelta("".join(self._blanks)))
         return _joined(events + self._events)
 
     def parse(self, text: str) -> ParsedTools:
@@ -149,24 +151,25 @@ class ToolMachine(ToolParser):
     def _content(self, text: str) -> None:
         """Text outside calls: kept before the first one, and after it where the format keeps it.
 
-        Blanks right after a call wait: they are sent only with text that follows them.
+        Blanks at the beginning and right after a call wait: they are sent only with text that
+        follows them, or as all that there is.
         """
         if not text:
             return
         if self._calls and not self.keeps_text_after:
             return
-        if self._after_call:
+        if self._only_blanks:
             self._blanks.append(text)
             if not text.strip():
                 return
             text = "".join(self._blanks)
-            self._after_call = False
+            self._only_blanks = False
         self._events.append(ContentDelta(text))
 
     def _start(self, name: str, call_id: str | None = None) -> None:
         """A call begins."""
         self._commit()
-        self._open, self._sent, self._after_call = True, False, True
+        self._open, self._sent, self._only_blanks = True, False, True
         self._blanks.clear()
         known_id = None if call_id is None else whole_characters(call_id)
         self._events.append(CallStart(self._calls, whole_characters(name), known_id))

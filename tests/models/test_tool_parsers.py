@@ -113,7 +113,7 @@ def check_calls(calls, row, where):
 def cuttings(text):
     """One character a time, every two-way split (every third of a long text), a few random ones."""
     yield list(text)
-    for cut in range(1, len(text), 1 if len(text) < 200 else 3):
+    for cut in range(1, len(text), 1 if len(text) < 140 else 3):
         yield [text[:cut], text[cut:]]
     rng = random.Random(len(text))
     for _ in range(5):
