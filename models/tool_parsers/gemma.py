@@ -133,6 +133,7 @@ class GemmaParser(Blocks):
         """A key, bare or between delimiters, up to its colon; or the end of the object."""
         marker = self._take(self._key_marks)
         if self._length > _LONGEST_KEY:
+            self._at -= len(marker or "") + self._length - _LONGEST_KEY
             self._refuse()
             return True
         if marker is None:

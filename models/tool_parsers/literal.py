@@ -15,7 +15,11 @@ _ONE_STRING = re.compile(
     r"""'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*\"""", re.DOTALL
 )
 
-_STRINGS = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*\"""", re.DOTALL)
+_STRINGS = re.compile(
+    r"""'[^'\\]*(?:\\.[^'\\]*)*(?:'|\Z)|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)""", re.DOTALL
+)
+"""String literals; one that never ends reaches to the end, so that no text is searched twice."""
+
 _CONTROL = re.compile("[\n\r\0]")
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\0": r"\x00"}
 _PADDED = re.compile(r"[+-]?0[0-9]+")
@@ -36,7 +40,8 @@ def literal_json(text: str) -> str | None:
     if not text:
         return None
     if _PADDED.fullmatch(text):
-        text = text.replace("0", "", 1) if text.strip("+-0") else "0"
+        sign = "-" if text[0] == "-" and text.strip("-0") else ""
+        text = sign + (text.strip("+-").lstrip("0") or "0")
     try:
         loads(text)
     except ValueError:

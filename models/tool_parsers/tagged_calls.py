@@ -18,7 +18,7 @@ _NAME = re.compile(r"[^\s<>\"'{}]+")
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _STRING = frozenset({"string"})
 _LONGEST_HEAD = 512
-"""Characters of a name with its attributes; more is text that only mentions the tag."""
+"""Characters of a name or a key with its attributes; more is text that only mentions the tag."""
 
 
 class TaggedCalls(Blocks):
@@ -165,6 +165,7 @@ class TaggedCalls(Blocks):
         """Go on after a marker of the body, or after what ends the name."""
         if marker in self.keys:
             self._parts.clear()
+            self._length = 0
             self._state = self._key_text
         elif marker in self.call_ends:
             self._arguments("}" if self._num_arguments else "")
@@ -182,6 +183,11 @@ class TaggedCalls(Blocks):
     def _key_text(self) -> bool:
         text, marker = self._until(self._key_marks)
         self._parts.append(text)
+        self._length += len(text)
+        if self._length > _LONGEST_HEAD:
+            self._at -= len(marker or "") + self._length - _LONGEST_HEAD
+            self._refuse_at()
+            return True
         if marker is None:
             return False
         read = self._read_key("".join(self._parts))

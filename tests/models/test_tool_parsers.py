@@ -245,6 +245,13 @@ def test_a_call_without_arguments_has_sent_an_object_when_it_is_cut():
         assert calls == [ToolCall("get_time", "{}")], name
 
 
+def test_work_on_what_never_becomes_a_call_is_bounded():
+    """After thousands of openings without a call the rest is text, whatever it is."""
+    text = "<tool_call>" * 5000 + '<tool_call>{"name": "get_time"}</tool_call>'
+    assert stream("hermes", [text]) == (text, [])
+    assert stream("hermes", [text[i : i + 7] for i in range(0, len(text), 7)]) == (text, [])
+
+
 def test_which_formats_keep_their_own_syntax():
     """Special tokens are kept where markers are some; a forced choice keeps these formats."""
     own = {name for name in tool_parser_names() if not tool_parser(name).grammar_calls}
