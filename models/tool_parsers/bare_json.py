@@ -37,19 +37,9 @@ class LlamaJsonParser(JsonCalls):
     separators: ClassVar[str] = ";"
 
     def _enter(self, marker: str) -> None:
-        self._at -= marker == "{"
+        self._bare_block = marker == "{"
+        self._at -= self._bare_block
         super()._enter(marker)
-
-    def _refuse(self) -> None:
-        """Any object in a text that is no call is text."""
-        super()._refuse()
-        self.malformed = self._open_failed
-
-    def _broken(self) -> None:
-        super()._broken()
-        self._open_failed = True
-
-    _open_failed = False
 
     def parse(self, text: str) -> ParsedTools:
         """A whole output at once; text around calls is no content."""

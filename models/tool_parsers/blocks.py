@@ -95,7 +95,8 @@ class Blocks(ToolMachine):
             self._state = self._skip
             return
         text = self._give_back()
-        self.malformed = self.malformed or text.lstrip().startswith(self.opens)
+        announced = text.lstrip().startswith(self.opens) and not self._bare_block
+        self.malformed = self.malformed or announced
         self._content(text)
         self._leave()
 
@@ -125,7 +126,7 @@ class Blocks(ToolMachine):
         rest, begin = bool(self._tried), self._tried_from
         text = self._give_back()
         opening = next((m for m in self._outer.strings if text.startswith(m)), "")
-        self.malformed = self.malformed or opening in self.opens
+        self.malformed = self.malformed or (opening in self.opens and not self._bare_block)
         self._content(opening)
         if rest:  # some of it came in earlier pieces
             self._text = text[len(opening) :] + self._text[self._at :]

@@ -32,8 +32,8 @@ class ToolMachine(ToolParser):
 
     Attributes:
         keeps_text_after: text after a call is content; False = it is dropped.
-        drops_cut_call: of a whole output that ends inside a call, what came before that call is
-            kept; False = all is content, as with malformed output.
+        drops_cut_call: of a whole output that ends inside a call, or holds one that is malformed,
+            the other calls are kept; False = all is content, as it is where no call is left.
         returns_cut_text: text that ends before it has become a call is content; False = it is
             markup, which is not shown.
         malformed: something that claimed to be a call was none; set by the states.
@@ -55,6 +55,7 @@ class ToolMachine(ToolParser):
         self._only_blanks = True  # no text since the beginning or a call
         self._blanks: list[str] = []
         self._calls = 0
+        self._bad: set[int] = set()  # calls that turned out to be none
         self._open = False  # a call has begun and not ended
         self._sent = False  # arguments of the open call have been sent
         self._tried: list[str] | None = None  # earlier text of what may turn out to be no call
@@ -99,15 +100,16 @@ class ToolMachine(ToolParser):
         """A whole output at once."""
         machine = self._fresh()
         events = machine.push(text) + machine.finish()
-        if machine.malformed:
-            return ParsedTools(text)
         whole = machine._calls
+        bad = machine._bad
+        if machine.malformed and (not self.drops_cut_call or whole - machine._open == len(bad)):
+            return ParsedTools(text)
         if machine._cut_call:
             if not self.drops_cut_call:
                 return ParsedTools(text)
             whole -= machine._open
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
-        calls = _calls(events)[:whole]
+        calls = tuple(c for i, c in enumerate(_calls(events)[:whole]) if i not in bad)
         return ParsedTools(content or (None if calls else ""), calls)
 
     def _fresh(self) -> Self:
@@ -190,6 +192,8 @@ class ToolMachine(ToolParser):
     def _broken(self) -> None:
         """The open call is no call after all; what was sent of it stays."""
         self.malformed = True
+        if self._open:
+            self._bad.add(self._calls - 1)
         if self._open and not self._sent:
             self._arguments("{}")
         self._open = False

@@ -20,6 +20,7 @@ from ortloom.models.tool_parsers.tool_parser import (
     ArgumentsDelta,
     CallStart,
     ContentDelta,
+    ParsedTools,
     ToolCall,
     ToolSpec,
 )
@@ -250,6 +251,24 @@ def test_work_on_what_never_becomes_a_call_is_bounded():
     text = "<tool_call>" * 5000 + '<tool_call>{"name": "get_time"}</tool_call>'
     assert stream("hermes", [text]) == (text, [])
     assert stream("hermes", [text[i : i + 7] for i in range(0, len(text), 7)]) == (text, [])
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "deepseek_v31", "gemma4", "dots", "minimax_m3"])
+def test_one_bad_block_does_not_cost_the_good_ones(name):
+    rows = [row for _, row in CORPORA[name]]
+    good = rows[1]["text"]
+    bad = next(row["text"] for row in rows if row.get("kind") == "malformed")
+    for text in (f"{bad}\n{good}", f"{good}\n{bad}"):
+        parsed = tool_parser(name)(TOOLS).parse(text)
+        assert [call.name for call in parsed.calls] == ["get_temp", "get_time"], text
+
+
+@pytest.mark.parametrize("name", ["hermes", "jamba", "lfm2", "apertus"])
+def test_one_bad_block_of_plain_json_or_python_costs_all(name):
+    rows = [row for _, row in CORPORA[name]]
+    bad = next(row["text"] for row in rows if row.get("kind") == "malformed")
+    text = f"{rows[0]['text']}\n{bad}"
+    assert tool_parser(name)(TOOLS).parse(text) == ParsedTools(text)
 
 
 def test_which_formats_keep_their_own_syntax():
