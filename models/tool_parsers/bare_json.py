@@ -4,8 +4,9 @@
     {"name": "get_temp", "parameters": {"city": "Oslo"}}; {"name": "get_time", "parameters": {}}
     [{"name": "get_temp", "arguments": {"city": "Oslo"}}]
 
-Without a marker the JSON must be the first of the output. JSON that names no function is an answer
-and stays content, whole or cut.
+xlam's list must be the first of the output where no marker announces it; llama's objects may stand
+in text, which is content only while there are no calls. JSON that names no function, or has no
+arguments, is an answer and stays content, whole or cut.
 """
 
 from typing import ClassVar
@@ -19,6 +20,7 @@ class Phi4MiniParser(JsonCalls):
 
     drops_cut_call = False
     returns_cut_text = True
+    needs_arguments: ClassVar[bool] = True
     opens: ClassVar[tuple[str, ...]] = ("functools",)
     object_form: ClassVar[bool] = False
     list_form: ClassVar[bool] = True
@@ -30,12 +32,17 @@ class LlamaJsonParser(JsonCalls):
     keeps_special_tokens = True
     drops_cut_call = False
     returns_cut_text = True
-    opens: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
-    bare: ClassVar[str] = "{"
+    needs_arguments: ClassVar[bool] = True
+    opens: ClassVar[tuple[str, ...]] = ("<|python_tag|>", "{")
     separators: ClassVar[str] = ";"
 
+    def _enter(self, marker: str) -> None:
+        self._bare_block = marker == "{"
+        self._at -= self._bare_block
+        super()._enter(marker)
+
     def parse(self, text: str) -> ParsedTools:
-        """A whole output at once; text before `<|python_tag|>` is no content beside calls."""
+        """A whole output at once; text around calls is no content."""
         parsed = super().parse(text)
         return ParsedTools(None, parsed.calls) if parsed.calls else parsed
 
@@ -45,6 +52,7 @@ class XlamParser(JsonCalls):
 
     drops_cut_call = False
     returns_cut_text = True
+    needs_arguments: ClassVar[bool] = True
     opens: ClassVar[tuple[str, ...]] = (
         "```json",
         "```",

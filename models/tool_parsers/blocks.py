@@ -5,6 +5,9 @@ from typing import Any, ClassVar
 from ortloom.models.marker_scan import Markers
 from ortloom.models.tool_parsers.machine import State, ToolMachine
 
+_MOST_REFUSED = 4096
+"""Blocks without a call in one sample; after so many the rest is text, which bounds the work."""
+
 
 class Blocks(ToolMachine):
     """Follows text up to what opens a block, and past the rest of a block that is broken.
@@ -92,9 +95,23 @@ class Blocks(ToolMachine):
             self._state = self._skip
             return
         text = self._give_back()
-        self.malformed = self.malformed or text.lstrip().startswith(self.opens)
+        announced = text.lstrip().startswith(self.opens) and not self._bare_block
+        self.malformed = self.malformed or announced
         self._content(text)
-        self._state = self._outside
+        self._leave()
+
+    def _leave(self) -> None:
+        """After a block that held no call: outside, or nowhere if there were too many such."""
+        self._num_refused += 1
+        self._state = self._outside if self._num_refused < _MOST_REFUSED else self._plain
+
+    def _plain(self) -> bool:
+        """Text in which no calls are looked for any more."""
+        self._content(self._text[self._at :])
+        self._at = len(self._text)
+        return False
+
+    _num_refused = 0
 
     def _refuse_at(self, marker: str | None = None) -> None:
         """Refuse what stands before a marker that was taken, which counts again.
@@ -106,13 +123,17 @@ class Blocks(ToolMachine):
         if self._tried is None:
             self._refuse()
             return
+        rest, begin = bool(self._tried), self._tried_from
         text = self._give_back()
         opening = next((m for m in self._outer.strings if text.startswith(m)), "")
-        self.malformed = self.malformed or opening in self.opens
+        self.malformed = self.malformed or (opening in self.opens and not self._bare_block)
         self._content(opening)
-        self._text = text[len(opening) :] + self._text[self._at :]
-        self._at = 0
-        self._state = self._outside
+        if rest:  # some of it came in earlier pieces
+            self._text = text[len(opening) :] + self._text[self._at :]
+            self._at = 0
+        else:
+            self._at = begin + len(opening)
+        self._leave()
 
     def _skip(self) -> bool:
         """Past the rest of a broken block."""

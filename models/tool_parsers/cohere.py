@@ -45,11 +45,15 @@ class CohereParser(JsonCalls):
     argument_keys: ClassVar[tuple[str, ...]] = ("parameters", "arguments")
     id_keys: ClassVar[tuple[str, ...]] = ("tool_call_id",)
     _all = Markers(*opens, *dropped)
+    _trimming = False  # blanks after a thinking block are no content
     _tag_end = Markers(">")
     _thinking_end = Markers("<|END_THINKING|>")
 
     def _outside(self) -> bool:
         text, marker = self._until(self._all)
+        if self._trimming:
+            text = text.lstrip()
+            self._trimming = not text and marker not in self.opens
         self._content(text)
         if marker is None:
             return False
@@ -74,4 +78,5 @@ class CohereParser(JsonCalls):
         _, marker = self._until(self._thinking_end)
         if marker is not None:
             self._state = self._outside
+            self._trimming = True
         return marker is not None

@@ -4,9 +4,10 @@
     <start_function_call>call:get_temp{city:<escape>Oslo<escape>,days:2}<end_function_call>
 
 Objects and arrays nest in the same style. Strings in plain double quotes are taken too. gemma4 also
-takes the call without its wrapper when it is the first of the output.
+takes the call without its wrapper when it begins a line or follows the thinking.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from ortloom.models.tool_parsers.tool_parser import ToolSpec
 
 _DEEPEST = 256
 _LONGEST_KEY = 1024
+_NAME = re.compile(r"[\w.:/-]*")
 
 
 class GemmaParser(Blocks):
@@ -27,11 +29,11 @@ class GemmaParser(Blocks):
     keeps_special_tokens = True
     grammar_calls = False
     delimiter: ClassVar[str] = '<|"|>'
-    opens: ClassVar[tuple[str, ...]] = ("<|tool_call>",)
-    closes: ClassVar[tuple[str, ...]] = ("<tool_call|>",)
+    opens: ClassVar[tuple[str, ...]] = ("<|tool_call>", "\ncall:", "<channel|>call:")
+    closes: ClassVar[tuple[str, ...]] = ("<tool_call|>", "<turn|>")
     bare: ClassVar[str] = "c"
 
-    _call_mark = Markers("call:")
+    _call_mark = Markers("call:", ":call:")
     _name_marks = Markers("{")
     _delimiter: ClassVar[Markers]
     _key_marks: ClassVar[Markers]
@@ -57,7 +59,10 @@ class GemmaParser(Blocks):
         self._quoted = JsonValue()
 
     def _enter(self, marker: str) -> None:
-        self._state = self._call_word
+        self._parts.clear()
+        self._length = 0
+        self._bare_block = not marker or marker.endswith("call:")
+        self._state = self._call_name if marker.endswith("call:") else self._call_word
 
     def _call_word(self) -> bool:
         if not self._skip_blanks():
@@ -68,8 +73,6 @@ class GemmaParser(Blocks):
         if marker is None:
             self._refuse()
             return True
-        self._parts.clear()
-        self._length = 0
         self._state = self._call_name
         return True
 
@@ -82,8 +85,8 @@ class GemmaParser(Blocks):
 
     def _call_name(self) -> bool:
         marker = self._take(self._name_marks)
-        name = "".join(self._parts).strip() if marker or self._length > _LONGEST_KEY else ""
-        if self._length > _LONGEST_KEY or (marker and (not name or name.split() != [name])):
+        name = "".join(self._parts)
+        if self._length > _LONGEST_KEY or not _NAME.fullmatch(name) or (marker and not name):
             self._refuse_at(marker)
             return True
         if marker is None:
@@ -104,6 +107,13 @@ class GemmaParser(Blocks):
         self._length = 0
         self._state = self._key if self._nesting[-1] == "}" else self._value
 
+    def _close(self) -> bool:
+        """After a call: nothing has to close a bare one."""
+        if self._bare_block:
+            self._state = self._outside
+            return True
+        return super()._close()
+
     def _close_bracket(self) -> None:
         self._arguments(self._nesting.pop())
         self._filled = True
@@ -123,6 +133,7 @@ class GemmaParser(Blocks):
         """A key, bare or between delimiters, up to its colon; or the end of the object."""
         marker = self._take(self._key_marks)
         if self._length > _LONGEST_KEY:
+            self._at -= len(marker or "") + self._length - _LONGEST_KEY
             self._refuse()
             return True
         if marker is None:

@@ -19,6 +19,7 @@ class GraniteParser(JsonCalls):
     opens: ClassVar[tuple[str, ...]] = ("<|tool_call|>", "<tool_call>")
     bare: ClassVar[str] = "["
     returns_cut_text = True
+    needs_arguments: ClassVar[bool] = True
     object_form: ClassVar[bool] = False
     list_form: ClassVar[bool] = True
 

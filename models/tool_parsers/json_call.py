@@ -128,8 +128,9 @@ class JsonCall:
             self.name = str(loads("".join(self._kept)))
             self.failed = not self.name
         elif self._kind == "id" and not self._seen_arguments:
-            value = loads("".join(self._kept))
-            self.call_id = None if value is None else str(value)
+            text = "".join(self._kept)
+            self.call_id = str(loads(text)) if text.startswith('"') else text.rstrip()
+            self.call_id = None if self.call_id == "null" else self.call_id
         elif self._kind == "arguments" and not self._streams:
             self._due.append(_plain_arguments("".join(self._kept)))
 

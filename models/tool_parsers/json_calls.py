@@ -15,12 +15,15 @@ class JsonCalls(Blocks):
         object_form, list_form: a bare object, a list of them may follow an opening string.
         separators: characters, besides blanks, between bare objects of one block; "" = a block
             holds one object.
+        needs_arguments: an object without arguments is no call; where nothing announces calls,
+            any object may have a name.
         name_keys, argument_keys, id_keys, key_is_name: see `JsonCall`.
     """
 
     object_form: ClassVar[bool] = True
     list_form: ClassVar[bool] = False
     separators: ClassVar[str] = ""
+    needs_arguments: ClassVar[bool] = False
     name_keys: ClassVar[tuple[str, ...]] = ("name",)
     argument_keys: ClassVar[tuple[str, ...]] = ("arguments", "parameters")
     id_keys: ClassVar[tuple[str, ...]] = ()
@@ -75,13 +78,14 @@ class JsonCalls(Blocks):
     def _object(self) -> bool:
         call = self._call
         self._at = call.feed(self._text, self._at)
-        known = call.has_arguments or call.done or not self.id_keys
+        waits = self.needs_arguments or bool(self.id_keys)
+        known = call.has_arguments or not waits or (call.done and not self.needs_arguments)
         if call.name and known and not self._started:
             self._started = True
             self._start(call.name, call.call_id)
         if self._started:
             self._arguments(call.take())
-        if call.failed:
+        if call.failed or (call.done and not self._started):
             self._refuse()
         elif call.done:
             self._end()

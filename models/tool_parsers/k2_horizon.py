@@ -12,19 +12,21 @@ setting is not needed here. Known from names and one implementation, not from th
 from typing import ClassVar
 
 from ortloom.models.marker_scan import Markers
-from ortloom.models.tool_parsers.json_call import JsonCall
 from ortloom.models.tool_parsers.schema_types import types_of
-from ortloom.models.tool_parsers.tagged_calls import TaggedCalls
+from ortloom.models.tool_parsers.tagged_or_json import TaggedOrJson
 
 _VALUE, _TYPE = "<ifm|arg_value>", "<ifm|arg_type>"
 
 
-class K2HorizonParser(TaggedCalls):
+class K2HorizonParser(TaggedOrJson):
     """All three forms."""
 
     keeps_special_tokens = True
     grammar_calls = False
     keeps_text_after = True
+    drops_cut_call = False
+    returns_cut_text = True
+    known_only: ClassVar[bool] = True
     opens: ClassVar[tuple[str, ...]] = ("<ifm|tool_calls>",)
     calls: ClassVar[tuple[str, ...]] = ("<ifm|tool_call>",)
     head_ends: ClassVar[tuple[str, ...]] = ()
@@ -40,25 +42,8 @@ class K2HorizonParser(TaggedCalls):
     def _head_text(self) -> bool:
         if self._length or self._skip_blanks() != "{":
             return super()._head_text()
-        self._call = JsonCall()
-        self._started = False
-        self._state = self._json
+        self._begin_json()
         return True
-
-    def _json(self) -> bool:
-        call = self._call
-        self._at = call.feed(self._text, self._at)
-        if call.name and not self._started:
-            self._started = True
-            self._start(call.name)
-        if self._started:
-            self._arguments(call.take())
-        if call.failed:
-            self._refuse()
-        elif call.done:
-            self._end()
-            self._state = self._after_json
-        return call.failed or call.done
 
     def _after_json(self) -> bool:
         if not self._skip_blanks():

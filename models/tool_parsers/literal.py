@@ -15,6 +15,15 @@ _ONE_STRING = re.compile(
     r"""'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*\"""", re.DOTALL
 )
 
+_STRINGS = re.compile(
+    r"""'[^'\\]*(?:\\.[^'\\]*)*(?:'|\Z)|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)""", re.DOTALL
+)
+"""String literals; one that never ends reaches to the end, so that no text is searched twice."""
+
+_CONTROL = re.compile("[\n\r\0]")
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\0": r"\x00"}
+_PADDED = re.compile(r"[+-]?0[0-9]+")
+
 _DEEPEST = 64
 """Brackets within brackets; Python's own parser gives up at about a hundred."""
 
@@ -30,6 +39,9 @@ def literal_json(text: str) -> str | None:
     text = text.strip()
     if not text:
         return None
+    if _PADDED.fullmatch(text):
+        sign = "-" if text[0] == "-" and text.strip("-0") else ""
+        text = sign + (text.strip("+-").lstrip("0") or "0")
     try:
         loads(text)
     except ValueError:
@@ -41,9 +53,16 @@ def literal_json(text: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
-            return json_text(_value(ast.parse(text, mode="eval").body))
+            return json_text(_value(ast.parse(_escaped(text), mode="eval").body))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         return None
+
+
+def _escaped(text: str) -> str:
+    """Line breaks and NUL in strings, which Python does not take as they are, as escapes."""
+    if not _CONTROL.search(text):
+        return text
+    return _STRINGS.sub(lambda m: _CONTROL.sub(lambda c: _ESCAPES[c[0]], m[0]), text)
 
 
 def _is_shallow(text: str) -> bool:

@@ -32,8 +32,8 @@ class ToolMachine(ToolParser):
 
     Attributes:
         keeps_text_after: text after a call is content; False = it is dropped.
-        drops_cut_call: a whole output that ends inside a call keeps the whole calls before it;
-            False = it is content altogether, as malformed output is.
+        drops_cut_call: of a whole output that ends inside a call, or holds one that is malformed,
+            the other calls are kept; False = all is content, as it is where no call is left.
         returns_cut_text: text that ends before it has become a call is content; False = it is
             markup, which is not shown.
         malformed: something that claimed to be a call was none; set by the states.
@@ -52,9 +52,10 @@ class ToolMachine(ToolParser):
         self._at = 0
         self._ended = False
         self._events: list[ToolEvent] = []
-        self._after_call = False  # nothing but blanks since a call
+        self._only_blanks = True  # no text since the beginning or a call
         self._blanks: list[str] = []
         self._calls = 0
+        self._bad: set[int] = set()  # calls that turned out to be none
         self._open = False  # a call has begun and not ended
         self._sent = False  # arguments of the open call have been sent
         self._tried: list[str] | None = None  # earlier text of what may turn out to be no call
@@ -91,21 +92,24 @@ class ToolMachine(ToolParser):
             self._content(self._give_back())
         if self._open and not self._sent:
             self._arguments("{}")
+        if self._only_blanks and not self._calls and self._blanks:
+            self._events.append(ContentDelta("".join(self._blanks)))
         return _joined(events + self._events)
 
     def parse(self, text: str) -> ParsedTools:
         """A whole output at once."""
         machine = self._fresh()
         events = machine.push(text) + machine.finish()
-        if machine.malformed:
-            return ParsedTools(text)
         whole = machine._calls
+        bad = machine._bad
+        if machine.malformed and (not self.drops_cut_call or whole - machine._open == len(bad)):
+            return ParsedTools(text)
         if machine._cut_call:
-            whole -= machine._open
-            if not whole or not self.drops_cut_call:
+            if not self.drops_cut_call:
                 return ParsedTools(text)
+            whole -= machine._open
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
-        calls = _calls(events)[:whole]
+        calls = tuple(c for i, c in enumerate(_calls(events)[:whole]) if i not in bad)
         return ParsedTools(content or (None if calls else ""), calls)
 
     def _fresh(self) -> Self:
@@ -149,24 +153,25 @@ class ToolMachine(ToolParser):
     def _content(self, text: str) -> None:
         """Text outside calls: kept before the first one, and after it where the format keeps it.
 
-        Blanks right after a call wait: they are sent only with text that follows them.
+        Blanks at the beginning and right after a call wait: they are sent only with text that
+        follows them, or as all that there is.
         """
         if not text:
             return
         if self._calls and not self.keeps_text_after:
             return
-        if self._after_call:
+        if self._only_blanks:
             self._blanks.append(text)
             if not text.strip():
                 return
             text = "".join(self._blanks)
-            self._after_call = False
+            self._only_blanks = False
         self._events.append(ContentDelta(text))
 
     def _start(self, name: str, call_id: str | None = None) -> None:
         """A call begins."""
         self._commit()
-        self._open, self._sent, self._after_call = True, False, True
+        self._open, self._sent, self._only_blanks = True, False, True
         self._blanks.clear()
         known_id = None if call_id is None else whole_characters(call_id)
         self._events.append(CallStart(self._calls, whole_characters(name), known_id))
@@ -187,6 +192,8 @@ class ToolMachine(ToolParser):
     def _broken(self) -> None:
         """The open call is no call after all; what was sent of it stays."""
         self.malformed = True
+        if self._open:
+            self._bad.add(self._calls - 1)
         if self._open and not self._sent:
             self._arguments("{}")
         self._open = False

@@ -2,6 +2,9 @@
 
 <function name="get_temp"><param name="city">Oslo</param><param name="days">2</param></function>
 <function name="run"><param name="code"><![CDATA[if a < b: print("</param>")]]></param></function>
+
+The blank before an attribute may be missing, or be the vocabulary's own spelling of one. Calls are
+of offered functions only.
 """
 
 from typing import ClassVar
@@ -11,22 +14,29 @@ from ortloom.models.tool_parsers.json_text import string_body
 from ortloom.models.tool_parsers.tagged_calls import AttributeTags
 
 _CDATA = "<![CDATA["
+_BLANK = "\u0120"  # how byte-level vocabularies write a blank
 
 
 class Minicpm5Parser(AttributeTags):
     """`<function name="…">`."""
 
     keeps_special_tokens = True
-    opens: ClassVar[tuple[str, ...]] = ("<function ",)
-    calls: ClassVar[tuple[str, ...]] = ("<function ",)
+    known_only: ClassVar[bool] = True
+    opens: ClassVar[tuple[str, ...]] = ("<function",)
+    calls: ClassVar[tuple[str, ...]] = ("<function",)
     head_ends: ClassVar[tuple[str, ...]] = (">",)
-    keys: ClassVar[tuple[str, ...]] = ("<param ",)
+    keys: ClassVar[tuple[str, ...]] = ("<param",)
     key_ends: ClassVar[tuple[str, ...]] = (">",)
-    value_ends: ClassVar[tuple[str, ...]] = ("\n</param>", "</param>")
+    value_ends: ClassVar[tuple[str, ...]] = ("</param>",)
     implied_ends: ClassVar[tuple[str, ...]] = (_CDATA,)
-    trims_newline: ClassVar[bool] = True
     call_ends: ClassVar[tuple[str, ...]] = ("</function>",)
     _cdata_marks = Markers("]]>")
+
+    def _read_name(self, head: str) -> str | None:
+        return super()._read_name(head.replace(_BLANK, " "))
+
+    def _read_key(self, text: str) -> tuple[str, frozenset[str] | None] | None:
+        return super()._read_key(text.replace(_BLANK, " "))
 
     def _end_argument(self) -> None:
         """Not yet, if what ended the text is the beginning of a CDATA section."""

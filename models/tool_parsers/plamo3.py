@@ -7,11 +7,12 @@
     <|plamo:end_tool_requests:plamo|>
 
 (without the line breaks). Known from one implementation's marker list, not from the model's own
-pages. The end-of-turn tag `<|plamo:tag|>` is no content.
+pages. The end-of-turn tag `<|plamo:tag|>` and what comes after it are no content.
 """
 
 from typing import ClassVar
 
+from ortloom.models.marker_scan import Markers
 from ortloom.models.tool_parsers.named_calls import NamedCalls
 
 _NAME_BEGINS = "<|plamo:begin_tool_name:plamo|>"
@@ -33,6 +34,25 @@ class Plamo3Parser(NamedCalls):
     call_ends: ClassVar[tuple[str, ...]] = ("<|plamo:end_tool_request:plamo|>",)
     closes: ClassVar[tuple[str, ...]] = ("<|plamo:end_tool_requests:plamo|>",)
     after_object: ClassVar[tuple[str, ...]] = (_ARGUMENTS_END,)
+
+    _all = Markers(*opens, *dropped)
+
+    def _outside(self) -> bool:
+        text, marker = self._until(self._all)
+        self._content(text)
+        if marker is None:
+            return False
+        if marker in self.dropped:
+            self._state = self._over
+        else:
+            self._try(marker)
+            self._enter(marker)
+        return True
+
+    def _over(self) -> bool:
+        """After the turn's end."""
+        self._at = len(self._text)
+        return False
 
     def _read_header(self, header: str) -> tuple[str, str | None] | None:
         before, begun, rest = header.partition(_NAME_BEGINS)

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[^\s<>\"'{}]+")
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _STRING = frozenset({"string"})
 _LONGEST_HEAD = 512
-"""Characters of a name with its attributes; more is text that only mentions the tag."""
+"""Characters of a name or a key with its attributes; more is text that only mentions the tag."""
 
 
 class TaggedCalls(Blocks):
@@ -34,6 +34,8 @@ class TaggedCalls(Blocks):
         value_ends: what ends the value, with what is cut away before it.
         implied_ends: what ends a value whose end is missing; it counts again as what it is.
         noise: what may stand between the calls of a wrapper and says nothing.
+        labels: those of `noise` after which text up to the next marker says nothing either.
+        known_only: a call of a function that is not offered is no call.
         trims_newline: one newline at the beginning of a value is cut away.
         call_ends: what ends a call.
         closes: what closes a wrapper.
@@ -48,6 +50,8 @@ class TaggedCalls(Blocks):
     value_ends: ClassVar[tuple[str, ...]]
     implied_ends: ClassVar[tuple[str, ...]] = ()
     noise: ClassVar[tuple[str, ...]] = ()
+    labels: ClassVar[tuple[str, ...]] = ()
+    known_only: ClassVar[bool] = False
     trims_newline: ClassVar[bool] = False
     call_ends: ClassVar[tuple[str, ...]]
     unknown: ClassVar[frozenset[str]] = _STRING
@@ -78,6 +82,7 @@ class TaggedCalls(Blocks):
         super().__init__(tools, template_kwargs)
         self._parts: list[str] = []
         self._length = 0
+        self._labelled = False
         self._wrapped = False
         self._name = ""
         self._num_arguments = 0
@@ -101,6 +106,7 @@ class TaggedCalls(Blocks):
     def _enter(self, marker: str) -> None:
         self._parts.clear()
         self._length = 0
+        self._labelled = False
         if marker in self.calls:
             self._state = self._head_text
         elif marker in self.opens:
@@ -113,11 +119,12 @@ class TaggedCalls(Blocks):
     def _between(self) -> bool:
         """In a wrapper, before a call."""
         text, marker = self._until(self._between_marks)
-        if text.strip() and self._tried is not None:
+        if text.strip() and self._tried is not None and not self._labelled:
             self._refuse_at(marker)
             return True
         if marker is None:
             return False
+        self._labelled = marker in self.labels
         if marker in self.closes and self._tried is not None:
             self._refuse()  # a wrapper without calls
         elif marker not in self.noise:
@@ -137,7 +144,8 @@ class TaggedCalls(Blocks):
         if marker is None:
             return False
         name = self._read_name("".join(self._parts))
-        if name is None or marker in self.opens or marker in self.calls:
+        unknown = self.known_only and bool(self.tools) and name not in self.tools
+        if name is None or unknown or marker in self.opens or marker in self.calls:
             self._refuse_at(marker)
             return True
         self._name, self._num_arguments = name, 0
@@ -157,6 +165,7 @@ class TaggedCalls(Blocks):
         """Go on after a marker of the body, or after what ends the name."""
         if marker in self.keys:
             self._parts.clear()
+            self._length = 0
             self._state = self._key_text
         elif marker in self.call_ends:
             self._arguments("}" if self._num_arguments else "")
@@ -174,6 +183,11 @@ class TaggedCalls(Blocks):
     def _key_text(self) -> bool:
         text, marker = self._until(self._key_marks)
         self._parts.append(text)
+        self._length += len(text)
+        if self._length > _LONGEST_HEAD:
+            self._at -= len(marker or "") + self._length - _LONGEST_HEAD
+            self._refuse_at()
+            return True
         if marker is None:
             return False
         read = self._read_key("".join(self._parts))

@@ -100,7 +100,7 @@ CALL = {"name": "f", "arguments": {"a": "</think> <|end|>"}}
             "qwen3",
             "hermes",
             f"I call</think>\n<tool_call>{json.dumps(CALL)}</tool_call>",
-            "\n",
+            None,
         ),
         (
             "qwen3",

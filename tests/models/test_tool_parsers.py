@@ -4,6 +4,7 @@ tests/data/tool_parsers/<family>.jsonl: the first line names the parsers, each f
 output with what is expected of it:
 
 - text, content, calls: the output and what it says; `id` of a call where the model gives one.
+- stream: content that a stream has sent where that differs.
 - kind: "malformed" or "cut" where only the whole output says what is expected; a stream may have
   sent a part by then, which must be the beginning of JSON.
 """
@@ -19,6 +20,7 @@ from ortloom.models.tool_parsers.tool_parser import (
     ArgumentsDelta,
     CallStart,
     ContentDelta,
+    ParsedTools,
     ToolCall,
     ToolSpec,
 )
@@ -112,7 +114,7 @@ def check_calls(calls, row, where):
 def cuttings(text):
     """One character a time, every two-way split (every third of a long text), a few random ones."""
     yield list(text)
-    for cut in range(1, len(text), 1 if len(text) < 200 else 3):
+    for cut in range(1, len(text), 1 if len(text) < 140 else 3):
         yield [text[:cut], text[cut:]]
     rng = random.Random(len(text))
     for _ in range(5):
@@ -171,7 +173,7 @@ def test_a_stream_says_the_same_however_it_is_cut(name):
         text = row["text"]
         first = stream(name, [text])
         if "kind" not in row:
-            assert first[0] == (row["content"] or ""), where
+            assert first[0] == row.get("stream", row["content"] or ""), where
             check_calls(first[1], row, where)
         for call in first[1]:
             assert begins_json(call.arguments), (where, call.arguments)
@@ -193,7 +195,9 @@ def test_every_corpus_has_every_kind_of_row():
 
 
 def test_llama_has_no_content_beside_calls():
-    parsed = tool_parser("llama3_json")(TOOLS).parse('Well.<|python_tag|>{"name": "get_time"}')
+    parsed = tool_parser("llama3_json")(TOOLS).parse(
+        'Well.<|python_tag|>{"name": "get_time", "parameters": {}}'
+    )
     assert parsed.content is None
     assert [call.name for call in parsed.calls] == ["get_time"]
 
@@ -240,6 +244,31 @@ def test_a_call_without_arguments_has_sent_an_object_when_it_is_cut():
         content, calls = stream(name, [text])
         assert content == ""
         assert calls == [ToolCall("get_time", "{}")], name
+
+
+def test_work_on_what_never_becomes_a_call_is_bounded():
+    """After thousands of openings without a call the rest is text, whatever it is."""
+    text = "<tool_call>" * 5000 + '<tool_call>{"name": "get_time"}</tool_call>'
+    assert stream("hermes", [text]) == (text, [])
+    assert stream("hermes", [text[i : i + 7] for i in range(0, len(text), 7)]) == (text, [])
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "deepseek_v31", "gemma4", "dots", "minimax_m3"])
+def test_one_bad_block_does_not_cost_the_good_ones(name):
+    rows = [row for _, row in CORPORA[name]]
+    good = rows[1]["text"]
+    bad = next(row["text"] for row in rows if row.get("kind") == "malformed")
+    for text in (f"{bad}\n{good}", f"{good}\n{bad}"):
+        parsed = tool_parser(name)(TOOLS).parse(text)
+        assert [call.name for call in parsed.calls] == ["get_temp", "get_time"], text
+
+
+@pytest.mark.parametrize("name", ["hermes", "jamba", "lfm2", "apertus"])
+def test_one_bad_block_of_plain_json_or_python_costs_all(name):
+    rows = [row for _, row in CORPORA[name]]
+    bad = next(row["text"] for row in rows if row.get("kind") == "malformed")
+    text = f"{rows[0]['text']}\n{bad}"
+    assert tool_parser(name)(TOOLS).parse(text) == ParsedTools(text)
 
 
 def test_which_formats_keep_their_own_syntax():

@@ -64,6 +64,8 @@ def test_a_value_ends_where_it_ends():
         ('{"name": "f", "arguments": {"a": 1}}', "f", '{"a": 1}', None),
         ('{"arguments": [1], "id": 7, "name": "f"}', "f", "[1]", None),
         ('{"id": 7, "arguments": {}, "name": "f"}', "f", "{}", "7"),
+        ('{"id": null, "name": "f", "arguments": {}}', "f", "{}", None),
+        ('{"id": ' + "9" * 5000 + ', "name": "f"}', "f", "", "9" * 5000),
         ('{"name": "f", "arguments": "text"}', "f", '"text"', None),
         ('{"name": "f", "arguments": ""}', "f", "{}", None),
         ('{"name": "f\\u00e9"}', "fé", "", None),
@@ -109,6 +111,11 @@ def test_what_is_no_call_object(text):
         ("null", None),
         ("(1, 2)", [1, 2]),
         ("{'a': [1, {'b': ()}]}", {"a": [1, {"b": []}]}),
+        ("'a\nb\x00'", "a\nb\0"),
+        ('["a\n", \'b\n"\']', ["a\n", 'b\n"']),
+        ("07", 7),
+        ("-007", -7),
+        ("00", 0),
         (r"'\d+'", r"\d+"),
         ("1e3", 1000.0),
     ],
@@ -123,6 +130,7 @@ def test_a_literal(text, value):
         "", "a", "open('x')", "1+1", "[x for x in y]", "{**a}", "b'x'", "1j", "f'{x}'", "...",
         "{1: 2}", "lambda: 0", "'a", "- 'a'", "-True", "x.y", "__import__('os')", "nan",
         "(" * 70 + ")" * 70, "-" * 60_000, "1+" * 30_000 + "1", "[1," * 30_000,
+        "['\n" + "\\'" * 30_000,
     ],
 )  # fmt: skip
 def test_what_is_no_literal(text):
