@@ -17,6 +17,7 @@ from ortloom.commands.config_file import config_tokens, split_config
 from ortloom.commands.configuration import ServePlan, build_plan
 from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
+from ortloom.commands.structured_outputs import with_reasoning_flags
 from ortloom.config import Config
 from ortloom.environment import Environment, cache_root, read_environment
 from ortloom.errors import ConfigError, ExportError, ManifestError
@@ -73,7 +74,7 @@ def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Ar
     Raises:
         ConfigError: see the modules that do the parts.
     """
-    args = parse(tokens, table)
+    args = with_reasoning_flags(parse(tokens, table), table)
     check_contradictions(args)
     notices = apply_dialect(args, table)
     plan = build_plan(args, env)

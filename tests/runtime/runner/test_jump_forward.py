@@ -165,24 +165,25 @@ def test_a_request_with_logprobs_computes_every_token(start):
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("jump", "limits"),
     [
-        {"enable_prefix_caching": False},
-        {"max_num_batched_tokens": 7, "max_num_seqs": 3},
-        {"num_blocks": 12},
-        {"max_num_seqs": 5},
+        (True, {"enable_prefix_caching": False}),
+        (True, {"max_num_batched_tokens": 7, "max_num_seqs": 3}),
+        (True, {"num_blocks": 12}),
+        (True, {"max_num_seqs": 5}),
+        (False, {"max_num_batched_tokens": 40}),
     ],
-    ids=["no-cache", "chunked", "preempted", "few"],
+    ids=["no-cache", "chunked", "preempted", "few", "single-steps"],
 )
-def test_together_and_under_pressure(start, stepwise, limits):
+def test_together_and_under_pressure(start, stepwise, jump, limits):
     answers, _ = stepwise
     work = [(job, answer) for job, answer in zip(jobs(), answers, strict=True)][::3]
     work = [(job, answer) for job, answer in work if not isinstance(answer, str)]
-    with start(True, **limits) as llm:
+    with start(jump, **limits) as llm:
         results = llm.generate([p for (p, _), _ in work], [s for (_, s), _ in work])
         if "num_blocks" in limits:
             assert numbers(llm).num_preemptions > 0
-        assert numbers(llm).jump_forward_tokens > 0
+        assert (numbers(llm).jump_forward_tokens > 0) == jump
     for result, (_, answer) in zip(results, work, strict=True):
         found = [
             (o.text, o.token_ids, o.finish_reason, o.stop_reason, o.logprobs)
