@@ -19,6 +19,7 @@ import msgspec
 
 from ortloom.config import StructuredOutputsConfig
 from ortloom.errors import InvalidRequest
+from ortloom.runtime.grammars.select import START_SECONDS
 from ortloom.runtime.sampling_params import StructuredOutput
 
 WALL_SECONDS = 30.0
@@ -49,7 +50,9 @@ class GrammarTrial:
         eos_token_ids: Sequence[int],
         options: StructuredOutputsConfig | None = None,
     ) -> None:
-        chosen = msgspec.json.encode(options or StructuredOutputsConfig()).decode()
+        options = options or StructuredOutputsConfig()
+        chosen = msgspec.json.encode(options).decode()
+        self._start_seconds = START_SECONDS[options.backend]
         self._command = [
             *(sys.executable, "-P", "-m", _MODULE),
             *("--parent", str(os.getpid()), "--tokenizer", str(tokenizer_file)),
@@ -91,7 +94,7 @@ class GrammarTrial:
 
     def _ask(self, message: bytes) -> bytes | None:
         """The worker's answer, or None if it died or takes too long."""
-        deadline = time.monotonic() + WALL_SECONDS
+        deadline = time.monotonic() + WALL_SECONDS + self._start_seconds
         worker = self._running()
         if worker.stdin is None or worker.stdout is None:
             return None

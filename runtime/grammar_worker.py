@@ -23,11 +23,9 @@ from ortloom.config import StructuredOutputsConfig
 from ortloom.errors import InvalidRequest
 from ortloom.parent_death import die_with_parent
 from ortloom.runtime.grammar_trial import TOO_MUCH
-from ortloom.runtime.grammars.select import COMPILE_SECONDS, MEMORY_BYTES
+from ortloom.runtime.grammars.select import COMPILE_SECONDS, IDLE_SECONDS, MEMORY_BYTES
 from ortloom.runtime.sampling_params import StructuredOutput
 from ortloom.runtime.structured_output import GrammarCompiler
-
-IDLE_SECONDS = 60.0
 
 LENGTH_BYTES = 4
 
@@ -80,9 +78,9 @@ def _limit(kind: int, most: int) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def serve(compiler: GrammarCompiler, source: int, target: int, seconds: float) -> None:
-    """Answer constraints until the input ends or nothing comes for IDLE_SECONDS."""
-    while select.select([source], [], [], IDLE_SECONDS)[0]:
+def serve(compiler: GrammarCompiler, source: int, target: int, seconds: float, idle: float) -> None:
+    """Answer constraints until the input ends or nothing comes for `idle` seconds."""
+    while select.select([source], [], [], idle)[0]:
         head = read_exactly(source, LENGTH_BYTES)
         if len(head) < LENGTH_BYTES:
             return
@@ -107,8 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     compiler = GrammarCompiler(given.tokenizer, given.vocab_size, given.eos, None, options)
     compiler.load()
-    seconds = COMPILE_SECONDS[options.backend]
-    serve(compiler, sys.stdin.fileno(), sys.stdout.fileno(), seconds)
+    backend = options.backend
+    times = COMPILE_SECONDS[backend], IDLE_SECONDS[backend]
+    serve(compiler, sys.stdin.fileno(), sys.stdout.fileno(), *times)
 
 
 if __name__ == "__main__":

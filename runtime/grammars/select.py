@@ -27,6 +27,25 @@ COMPILE_SECONDS: dict[str, float] = {
 }
 """Processor time that compiling one constraint may take."""
 
+START_SECONDS: dict[str, float] = {
+    "auto": 0.0,
+    "guidance": 0.0,
+    "xgrammar": 90.0,
+    "outlines": 30.0,
+    "lm-format-enforcer": 90.0,
+}
+"""What starting the process that tries constraints out may take beyond the usual: two of the
+engines import PyTorch."""
+
+IDLE_SECONDS: dict[str, float] = {
+    "auto": 60.0,
+    "guidance": 60.0,
+    "xgrammar": 3600.0,
+    "outlines": 600.0,
+    "lm-format-enforcer": 3600.0,
+}
+"""How long that process waits for work before it ends; one that is slow to start stays longer."""
+
 _GIB = 1024**3
 MEMORY_BYTES: dict[str, int] = {
     "auto": 2 * _GIB,

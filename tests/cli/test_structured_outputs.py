@@ -4,13 +4,15 @@ import importlib.util
 
 import pytest
 
-from ortloom.commands.serve import make_plan
+from ortloom.commands.serve import make_plan, parse
+from ortloom.commands.structured_outputs import with_reasoning_flags
 from ortloom.config import StructuredOutputsConfig
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
 from ortloom.flags import flag_table
 
 CONFIG = "--structured-outputs-config"
+TABLE = flag_table()
 
 
 def plan(*tokens):
@@ -93,7 +95,6 @@ def test_embeddings_are_refused_by_the_missing_part():
         ([f"{CONFIG}.backend", "frob"], "must be one of"),
         ([f"{CONFIG}.frob", "1"], "unknown key 'frob'"),
         ([f"{CONFIG}.disable_any_whitespace", "perhaps"], "must be true or false"),
-        ([f"{CONFIG}.reasoning_parser", "x"], "--reasoning-parser"),
         (
             [f"{CONFIG}.backend", "outlines", "--guided-decoding-backend", "xgrammar"],
             "contradicts",
@@ -126,3 +127,18 @@ def test_logits_processors_and_their_pattern():
     got = plan("--logits-processors", "a.b:C", "d.E", "--logits-processor-pattern", "a.*").config
     assert got.model.logits_processors == ("a.b:C", "d.E")
     assert got.model.logits_processor_pattern == "a.*"
+
+
+def test_reasoning_members_are_flags_of_their_own():
+    args = parse(["m", f"{CONFIG}.reasoning_parser", "x", f"{CONFIG}.backend", "auto"], TABLE)
+    moved = with_reasoning_flags(args, TABLE)
+    assert moved.get("--reasoning-parser") == "x"
+    assert moved.get(CONFIG) == {"backend": "auto"}
+    unset = parse(["m", CONFIG, '{"reasoning_parser": ""}'], TABLE)
+    assert "--reasoning-parser" not in with_reasoning_flags(unset, TABLE).passed
+
+
+def test_two_reasoning_parsers_contradict():
+    tokens = ["m", f"{CONFIG}.reasoning_parser", "x", "--reasoning-parser", "y"]
+    with pytest.raises(ConfigError, match="contradicts --reasoning-parser"):
+        with_reasoning_flags(parse(tokens, TABLE), TABLE)

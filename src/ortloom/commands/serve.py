@@ -20,6 +20,7 @@ from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
 from ortloom.commands.model_files import with_bundle
 from ortloom.commands.route_options import without_engine
+from ortloom.commands.structured_outputs import with_reasoning_flags
 from ortloom.environment import Environment, read_environment
 from ortloom.errors import ConfigError
 from ortloom.flags import FlagTable, flag_table
@@ -101,7 +102,7 @@ def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Ar
     Raises:
         ConfigError: see the modules that do the parts.
     """
-    args = parse(tokens, table)
+    args = with_reasoning_flags(parse(tokens, table), table)
     expand_additional_config(args, table)
     check_contradictions(args)
     notices = apply_dialect(args, table)

@@ -3,9 +3,10 @@
 
 from typing import Any
 
-from ortloom.commands.arguments import Arguments
+from ortloom.commands.arguments import Arguments, Passed
 from ortloom.config import StructuredOutputsConfig
 from ortloom.errors import ConfigError
+from ortloom.flags import FlagTable
 from ortloom.runtime.grammars.select import BACKENDS, check_options
 
 _FLAG = "--structured-outputs-config"
@@ -21,6 +22,30 @@ _WITHOUT_EFFECT = {
 }
 
 
+def with_reasoning_flags(args: Arguments, table: FlagTable) -> Arguments:
+    """The arguments with the reasoning members of `--structured-outputs-config` as the flags of
+    their own that they are another spelling of.
+
+    Raises:
+        ConfigError: both spellings are given and differ.
+    """
+    entry = args.passed.get(_FLAG)
+    if entry is None or not isinstance(entry.value, dict):
+        return args
+    rest = dict(entry.value)
+    moved: dict[str, Passed] = {}
+    for key, name in _ELSEWHERE.items():
+        value = rest.pop(key, None)
+        if value in ("", None):
+            continue
+        known = args.passed.get(name)
+        if known is not None and known.value != value:
+            raise ConfigError(f"{_FLAG}.{key} ({value}) contradicts {name} ({known.value})")
+        moved[name] = Passed(table.by_name(name), value, f"{entry.typed} ({key})")
+    kept = Passed(entry.flag, rest, entry.typed)
+    return Arguments({**args.passed, **moved, _FLAG: kept}, args.positionals, args.warnings)
+
+
 def structured_outputs(args: Arguments, notices: list[str]) -> StructuredOutputsConfig:
     """The settings.
 
@@ -34,9 +59,6 @@ def structured_outputs(args: Arguments, notices: list[str]) -> StructuredOutputs
     """
     given = args.get(_FLAG)
     given = dict(given) if isinstance(given, dict) else {}
-    for key, flag in _ELSEWHERE.items():
-        if given.pop(key, "") not in ("", None):
-            raise ConfigError(f"argument {_FLAG}: give {key} as {flag}")
     for key, reason in _WITHOUT_EFFECT.items():
         if _switch(given, key):
             notices.append(f"{_FLAG}.{key} does nothing here: {reason}")

@@ -165,24 +165,30 @@ def test_a_request_with_logprobs_computes_every_token(start):
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("jump", "limits"),
     [
-        {"enable_prefix_caching": False},
-        {"max_num_batched_tokens": 7, "max_num_seqs": 3},
-        {"num_blocks": 12},
-        {"max_num_seqs": 5},
+        (True, {"enable_prefix_caching": False}),
+        (True, {"max_num_batched_tokens": 7, "max_num_seqs": 3}),
+        (True, {"num_blocks": 12}),
+        (True, {"max_num_seqs": 5}),
+        (False, {"max_num_batched_tokens": 40}),
     ],
-    ids=["no-cache", "chunked", "preempted", "few"],
+    ids=["no-cache", "chunked", "preempted", "few", "single-steps"],
 )
-def test_together_and_under_pressure(start, stepwise, limits):
+def test_together_and_under_pressure(start, stepwise, jump, limits):
     answers, _ = stepwise
     work = [(job, answer) for job, answer in zip(jobs(), answers, strict=True)][::3]
     work = [(job, answer) for job, answer in work if not isinstance(answer, str)]
-    with start(True, **limits) as llm:
-        results = llm.generate([p for (p, _), _ in work], [s for (_, s), _ in work])
-        if "num_blocks" in limits:
-            assert numbers(llm).num_preemptions > 0
-        assert numbers(llm).jump_forward_tokens > 0
+    if "num_blocks" in limits:  # the long ones together, so that they crowd each other out
+        work = sorted(work, key=lambda item: -len(item[1][0][1])) * 2
+    with start(jump, **limits) as llm:
+        for _ in range(4):  # who crowds whom out depends on when requests arrive
+            results = llm.generate([p for (p, _), _ in work], [s for (_, s), _ in work])
+            if "num_blocks" not in limits or numbers(llm).num_preemptions > 0:
+                break
+        else:
+            raise AssertionError("no request was preempted")
+        assert (numbers(llm).jump_forward_tokens > 0) == jump
     for result, (_, answer) in zip(results, work, strict=True):
         found = [
             (o.text, o.token_ids, o.finish_reason, o.stop_reason, o.logprobs)
