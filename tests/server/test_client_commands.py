@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from serving import KEY, Server, free_port
@@ -87,3 +88,14 @@ def test_the_key(brief, tmp_path, env):
     assert done.returncode == 1
     assert "401: " in done.stderr
     assert KEY not in done.stderr
+
+
+def test_the_key_is_no_argument_others_can_read(brief):
+    command = [sys.executable, "-m", "ortloom", "complete", url(brief), "--api-key", KEY]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "Using model: tiny\n"
+        assert KEY.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        process.stdin.close()
+        assert process.wait(60) == 0

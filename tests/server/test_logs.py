@@ -70,4 +70,4 @@ def test_bodies_of_replies_are_logged(talking):
         ]
 
     assert until(lambda: reply.text in bodies())
-    assert stream.text in "".join(bodies())
+    assert until(lambda: stream.text in "".join(bodies()))

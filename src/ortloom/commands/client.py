@@ -20,6 +20,7 @@ from ortloom.commands.serve import help_request, parse, show_help
 from ortloom.errors import ConfigError, OrtloomError
 from ortloom.flags import FlagTable
 from ortloom.logs import say
+from ortloom.process_title import blank_arguments
 
 Command = Literal["chat", "complete"]
 
@@ -68,12 +69,15 @@ def read_client_options(command: Command, tokens: list[str], about: str) -> Clie
     args = parse(tokens, table)
     for line in args.warnings:
         say(f"warning: {line}")
+    key = args.get("--api-key")
+    if key is not None:
+        blank_arguments([str(key)])  # any user of the machine can read argument lists
     max_tokens = args.get("--max-tokens")
     if isinstance(max_tokens, int) and max_tokens < 1:
         raise ConfigError(f"argument --max-tokens: must be at least 1, got {max_tokens}")
     return ClientOptions(
         url=str(args.get("--url") or DEFAULT_URL),
-        api_key=str(args.get("--api-key") or os.environ.get("OPENAI_API_KEY") or "EMPTY"),
+        api_key=str(key or os.environ.get("OPENAI_API_KEY") or "EMPTY"),
         model=_text(args, "--model-name"),
         system_prompt=_text(args, "--system-prompt"),
         max_tokens=max_tokens if isinstance(max_tokens, int) else None,
@@ -264,8 +268,8 @@ def converse(options: ClientOptions, ask: Callable[[Answerer, str], None], hint:
             if options.quick is not None:
                 ask(answerer, options.quick)
                 return 0
-            print(f"Using model: {answerer.model}")
-            print(hint)
+            print(f"Using model: {answerer.model}", flush=True)
+            print(hint, flush=True)
             for line in typed_lines():
                 try:
                     ask(answerer, line)

@@ -31,6 +31,7 @@ from ortloom.errors import ConfigError
 from ortloom.flags import GROUPS, FlagTable, flag_table
 from ortloom.log_setup import set_up_logging
 from ortloom.logs import say
+from ortloom.process_title import blank_arguments
 
 _ABOUT = "Answer a file of requests in OpenAI's batch format."
 _USAGE = "usage: ortloom run-batch -i INPUT_FILE -o OUTPUT_FILE [model] [options]"
@@ -80,6 +81,8 @@ def run(tokens: list[str]) -> int:
         show_help(help_text(word or None, table, _GROUPS, _USAGE, _ABOUT), paged=word == "page")
         return 0
     args = parse(tokens, table)
+    token = args.get("--hf-token")
+    blank_arguments([token] if isinstance(token, str) else [])
     batch = _batch(args)
     check_contradictions(_engine_only(args))
     notices = [*args.warnings, *apply_dialect(args, table)]
