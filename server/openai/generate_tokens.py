@@ -135,7 +135,7 @@ def _sampling(body: GenerateRequest) -> GenerateSampling:
         given,
         model=None,
         echo=None,
-        use_beam_search=None,
+        use_beam_search=None,  # one stream of tokens a choice, as the engine draws them
         truncate_prompt_tokens=None,
         response_format=None,
         stream=body.stream,

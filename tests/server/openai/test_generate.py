@@ -273,6 +273,7 @@ OUTSIDE = {
     "truncation_side", "add_special_tokens", "response_format", "stream", "stream_options",
     "stream_interval", "priority", "request_id", "session_id", "return_token_ids",
     "return_tokens_as_token_ids", "cache_salt", "kv_transfer_params", "ec_transfer_params",
+    "logits_processors",
 }  # fmt: skip
 """Members of the base type that are no sampling parameters."""
 
