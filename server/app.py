@@ -132,8 +132,10 @@ def sanic_config(context: FrontContext) -> dict[str, object]:
 def blueprints(config: FrontConfig) -> Iterator[Blueprint]:
     """The `blueprint` of every served module in `server/routes`, in alphabetical order."""
     for module in sorted(pkgutil.iter_modules(routes.__path__), key=lambda m: m.name):
+        if not is_served(module.name, config):
+            continue
         found = importlib.import_module(f"{routes.__name__}.{module.name}")
-        if hasattr(found, "blueprint") and is_served(found, config):
+        if hasattr(found, "blueprint"):
             yield found.blueprint
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from sanic import HTTPResponse, Request
 
-from ortloom.errors import InvalidRequest, PermissionDenied, SchemaViolation
+from ortloom.errors import InvalidRequest, SchemaViolation
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.messages import SamplingMask
 from ortloom.server.context import FrontContext
@@ -63,19 +63,6 @@ class TokensJob:
     def tokenizer(self) -> Tokenizer | None:
         """What follows the text, where anybody needs it."""
         return self.front.tokenizer if self.text or self.job.params.stop else None
-
-
-def check_scale_out(front: FrontContext) -> None:
-    """Refuse where the server was not started for tokens in, tokens out.
-
-    Raises:
-        PermissionDenied: naming the flag.
-    """
-    routes = front.config.front.routes
-    if not (routes.scale_out or routes.tokens_only):
-        raise PermissionDenied(
-            "This route needs a server that was started with --enable-scale-out."
-        )
 
 
 def prepare(body: GenerateRequest, request: Request, front: FrontContext) -> TokensJob:
@@ -148,7 +135,7 @@ def _sampling(body: GenerateRequest) -> GenerateSampling:
         given,
         model=None,
         echo=None,
-        use_beam_search=None,
+        use_beam_search=None,  # one stream of tokens a choice, as the engine draws them
         truncate_prompt_tokens=None,
         response_format=None,
         stream=body.stream,

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from ortloom.errors import UnsupportedParameter
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob
@@ -30,6 +31,15 @@ _OMITTED_AT_DEFAULT = (
 """Sampling parameters that are written only where they are not the default."""
 
 
+_AS_GIVEN = (
+    "repetition_detection",
+    "thinking_token_budget",
+    "vllm_xargs",
+    "logits_processors",
+)
+"""Fields of a body that go on as they came."""
+
+
 def rendered(job: GenerationJob, body: GenerationRequest, front: FrontContext) -> list[Any]:
     """One generate request a prompt, in the order of the prompts.
 
@@ -37,7 +47,12 @@ def rendered(job: GenerationJob, body: GenerationRequest, front: FrontContext) -
         job: made of the body.
         body: as it came.
         front: names the model.
+
+    Raises:
+        UnsupportedParameter: beam search, which no generate request can ask for.
     """
+    if body.use_beam_search:
+        raise UnsupportedParameter("Beam search cannot be rendered.", "use_beam_search")
     return [_request(job, prompt, body, front) for prompt in job.prompts]
 
 
@@ -93,6 +108,10 @@ def _sampling(job: GenerationJob, prompt: PromptJob, body: GenerationRequest) ->
     for name in _OMITTED_AT_DEFAULT:
         value = getattr(params, name)
         if value != getattr(neutral, name):
+            members[name] = value
+    for name in _AS_GIVEN:
+        value = getattr(body, name, None)
+        if value is not None:
             members[name] = value
     if params.structured_output is not None:
         members["structured_outputs"] = _constraint(params.structured_output)

@@ -3,7 +3,6 @@
 import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 
-from ortloom.config import FrontConfig
 from ortloom.errors import SchemaViolation
 from ortloom.runtime.messages import EngineControl
 from ortloom.server.context import context_of
@@ -17,11 +16,6 @@ class AbortBody(msgspec.Struct):
     """Which requests to end."""
 
     request_ids: list[str]
-
-
-def served(config: FrontConfig) -> bool:
-    """Whether the route is there; in dev mode there is another one on its path."""
-    return config.routes.tokens_only
 
 
 async def abort_requests(request: Request) -> HTTPResponse:

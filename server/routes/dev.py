@@ -6,7 +6,6 @@ import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 from sanic.response import json
 
-from ortloom.config import FrontConfig
 from ortloom.errors import InvalidRequest, NotImplementedHere, SchemaViolation
 from ortloom.runtime.messages import EngineControl
 from ortloom.server.context import FrontContext, context_of
@@ -26,11 +25,6 @@ WEIGHT_ROUTES = (
     "finish_weight_update",
     "update_weight_version",
 )
-
-
-def served(config: FrontConfig) -> bool:
-    """Whether the routes are there."""
-    return config.routes.dev_mode
 
 
 class AbortBody(msgspec.Struct):

@@ -4,21 +4,17 @@ import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 from sanic.response import html
 
-from ortloom.config import FrontConfig
 from ortloom.server.context import context_of
-from ortloom.server.openapi.document import build
 from ortloom.server.openapi.pages import OFFLINE_PAGE, REDOC_PAGE, SWAGGER_PAGE
 
 blueprint = Blueprint("docs")
 
 
-def served(config: FrontConfig) -> bool:
-    """Whether the routes are there."""
-    return config.routes.docs
-
-
 async def openapi(request: Request) -> HTTPResponse:
     """The OpenAPI document of this server."""
+    # Loaded when it is asked for: it needs the bodies of all routes, served or not.
+    from ortloom.server.openapi.document import build
+
     body = msgspec.json.encode(build(request.app, context_of(request)))
     return HTTPResponse(body, content_type="application/json")
 

@@ -12,10 +12,8 @@ blueprint = Blueprint("generate")
 
 async def generate(request: Request) -> HTTPResponse | None:
     """Generate token ids after token ids."""
-    front = context_of(request)
-    generate_tokens.check_scale_out(front)
     body = read_json(request, GenerateRequest)
-    work = generate_tokens.prepare(body, request, front)
+    work = generate_tokens.prepare(body, request, context_of(request))
     if body.stream:
         await generate_tokens.stream(work, request)
         return None

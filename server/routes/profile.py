@@ -2,17 +2,11 @@
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from ortloom.config import FrontConfig
 from ortloom.runtime.messages import EngineControl
 from ortloom.server.context import context_of
 from ortloom.server.engine_control import control
 
 blueprint = Blueprint("profile")
-
-
-def served(config: FrontConfig) -> bool:
-    """Whether the routes are there."""
-    return config.routes.profiler
 
 
 async def start_profile(request: Request) -> HTTPResponse:

@@ -10,7 +10,6 @@ from sanic import Blueprint, HTTPResponse, Request
 from ortloom.server.context import context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai import chat, completions, derender
-from ortloom.server.openai.generate_tokens import check_scale_out
 from ortloom.server.openai.render import rendered
 from ortloom.server.openai.wire_chat import ChatCompletionRequest, TemplateFields
 from ortloom.server.openai.wire_completion import CompletionRequest
@@ -22,7 +21,6 @@ blueprint = Blueprint("render")
 async def render_completion(request: Request) -> HTTPResponse:
     """The generate requests of a completion, one a prompt."""
     front = context_of(request)
-    check_scale_out(front)
     body = read_json(request, CompletionRequest)
     work = await completions.prepare(body, request, front)
     return _json(rendered(work.job, body, front))
@@ -31,7 +29,6 @@ async def render_completion(request: Request) -> HTTPResponse:
 async def render_chat(request: Request) -> HTTPResponse:
     """The generate request of a chat completion."""
     front = context_of(request)
-    check_scale_out(front)
     body = read_json(request, ChatCompletionRequest)
     fields = read_json(request, TemplateFields)
     work = await chat.prepare(body, fields, request, front)
@@ -41,7 +38,6 @@ async def render_chat(request: Request) -> HTTPResponse:
 async def derender_completion(request: Request) -> HTTPResponse:
     """The completion of generated tokens; with `stream`, one chunk of it."""
     front = context_of(request)
-    check_scale_out(front)
     asked = read_json(request, DerenderCompletion)
     work = derender.completion_chunk if asked.stream else derender.completion_reply
     return _json(await work(asked, request, front))
@@ -50,7 +46,6 @@ async def derender_completion(request: Request) -> HTTPResponse:
 async def derender_chat(request: Request) -> HTTPResponse:
     """The chat completion of generated tokens; with `stream`, one chunk of it."""
     front = context_of(request)
-    check_scale_out(front)
     asked = read_json(request, DerenderChat)
     work = derender.chat_chunk if asked.stream else derender.chat_reply
     return _json(await work(asked, request, front))

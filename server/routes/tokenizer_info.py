@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from sanic import Blueprint, HTTPResponse, Request
 
-from ortloom.config import FrontConfig
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.server.context import context_of
 from ortloom.server.openai.to_engine import tokenizer_of
@@ -14,11 +13,6 @@ blueprint = Blueprint("tokenizer_info")
 
 _TOKEN_MEMBERS = frozenset({"content", "lstrip", "rstrip", "normalized", "single_word"})
 """An object with `content` and one more of these is a token."""
-
-
-def served(config: FrontConfig) -> bool:
-    """Whether the routes are there."""
-    return config.routes.tokenizer_info
 
 
 def plain(value: Any) -> Any:

@@ -41,8 +41,9 @@ def test_every_route_is_in_it_and_no_other(whole, document):
 def test_what_it_lists_exists(whole, document):
     for path, methods in document["paths"].items():
         for method in methods:
-            response = whole.client.request(method.upper(), path.replace("{name}", "tiny"))
-            assert response.status_code not in (404, 405), (method, path)
+            response = whole.client.request(method.upper(), re.sub(r"{\w+}", "tiny", path))
+            in_table = response.status_code not in (404, 405) or "detail" not in response.text
+            assert in_table, (method, path)
     whole.post("/wake_up", {})
 
 

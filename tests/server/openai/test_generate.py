@@ -273,6 +273,7 @@ OUTSIDE = {
     "truncation_side", "add_special_tokens", "response_format", "stream", "stream_options",
     "stream_interval", "priority", "request_id", "session_id", "return_token_ids",
     "return_tokens_as_token_ids", "cache_salt", "kv_transfer_params", "ec_transfer_params",
+    "logits_processors",
 }  # fmt: skip
 """Members of the base type that are no sampling parameters."""
 
@@ -415,3 +416,34 @@ def test_detail_on_every_route(app, scale_out, engine):
     entries = [entry for c in events for entry in (c["logprobs"] or {}).get("content", ())]
     assert len(entries) == 2
     assert all(DETAIL.items() <= e.items() for e in entries)
+
+
+def test_detail_follows_joined_and_cut_tokens(scale_out, say):
+    say("The sea is a place", end=False)
+    params = {"max_tokens": 5}
+    asked = body(params, logprobs_detail=True, stream_interval=2)
+    sizes = []
+    for event in scale_out.events(PATH, asked):
+        (choice,) = event["choices"]
+        content = choice["logprobs"]["content"]
+        assert all(DETAIL.items() <= e.items() for e in content)
+        assert len(content) == len(choice["token_ids"]) == len(choice["sampling_mask"])
+        sizes.append(len(content))
+    assert sum(sizes) == 5
+    assert max(sizes) == 2
+    asked = body({"stop": ["sea"], "max_tokens": 9}, logprobs_detail=True)
+    (choice,) = scale_out.post(PATH, asked).json()["choices"]
+    count = len(choice["token_ids"])
+    assert choice["stop_reason"] == "sea"
+    assert len(choice["logprobs"]["content"]) == count == len(choice["sampling_mask"])
+
+
+def test_stop_strings_cut_detail_inside_one_output(scale_out, engine, say):
+    """Tokens beyond the stop string came with the same engine output."""
+    say("The sea is a place", end=False)
+    engine.step = 8
+    asked = body({"stop": ["sea"], "max_tokens": 9}, logprobs_detail=True)
+    (choice,) = scale_out.post(PATH, asked).json()["choices"]
+    count = len(choice["token_ids"])
+    assert count < 8
+    assert len(choice["logprobs"]["content"]) == count == len(choice["sampling_mask"])

@@ -87,6 +87,20 @@ def test_rendering_refuses_what_the_request_would(scale_out):
         assert (response.status_code, response.json()["error"]["param"]) == (400, "temperature")
 
 
+def test_beams_have_no_generate_request(scale_out):
+    for path in ("/v1/completions/render", "/v1/chat/completions/render"):
+        body = {"prompt": "x", "messages": HI, "use_beam_search": True}
+        response = scale_out.post(path, body)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "use_beam_search"
+
+
+def test_fields_for_extensions_go_on_as_they_came(scale_out):
+    asked = {"prompt": "x", "vllm_xargs": {"a": [1, "b"]}}
+    (rendered,) = scale_out.post("/v1/completions/render", asked).json()
+    assert rendered["sampling_params"]["vllm_xargs"] == {"a": [1, "b"]}
+
+
 PARAMETERS = {
     "temperature": 0.5,
     "top_p": 0.9,
