@@ -13,6 +13,7 @@ from ortloom.runtime import invariants
 from ortloom.runtime.admission import Admission
 from ortloom.runtime.block_pool import BlockPool
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
+from ortloom.runtime.heartbeat import log_step
 from ortloom.runtime.kv_cache_manager import KVCacheManager
 from ortloom.runtime.kv_events import KVEventLog
 from ortloom.runtime.kv_publisher import KVPublisher
@@ -33,7 +34,6 @@ from ortloom.runtime.scheduler_class import load_scheduler
 from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_limits import StepLimits
-from ortloom.runtime.step_log import log_step
 from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_watchdog import StepWatchdog
 
