@@ -135,7 +135,7 @@ class EngineCore:
         """
         if self._async:
             self._overlap = StepOverlap(self, inbox, outbox)
-        if self._step_timeout > 0:
+        if self._step_timeout != 0:
             self._watchdog = StepWatchdog(self._step_timeout, lambda text: self.on_stuck(text))
             self._watchdog.start()
         try:

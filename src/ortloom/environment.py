@@ -42,7 +42,17 @@ TRUE_ANYWAY = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_BATCH
 """What these ask for always holds: nothing is reported anywhere, results do not depend on the
 batch."""
 
-CLIENT_SIDE = frozenset({"VLLM_URL", "VLLM_MODEL", "VLLM_REVISION", "VLLM_PORT"})
+CLIENT_SIDE = frozenset(
+    {
+        "VLLM_GPU_MEMORY_UTILIZATION",
+        "VLLM_KV_CACHE_MEMORY_BYTES",
+        "VLLM_MODEL",
+        "VLLM_PORT",
+        "VLLM_REVISION",
+        "VLLM_SPECULATIVE_CONFIG",
+        "VLLM_URL",
+    }
+)
 """Read by clients and compose files, never by the server."""
 
 NOT_YET = frozenset(
@@ -58,16 +68,13 @@ NOT_YET = frozenset(
         "VLLM_ENABLE_RESPONSES_API_STORE",
         "VLLM_ENABLE_SCALE_OUT_ENDPOINTS",
         "VLLM_ENFORCE_STRICT_TOOL_CALLING",
-        "VLLM_GPU_MEMORY_UTILIZATION",
         "VLLM_IMAGE_FETCH_TIMEOUT",
-        "VLLM_KV_CACHE_MEMORY_BYTES",
         "VLLM_LOGGING_COLOR",
         "VLLM_LOGGING_CONFIG_PATH",
         "VLLM_LOGGING_PREFIX",
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB",
         "VLLM_MAX_IMAGE_PIXELS",
         "VLLM_SERVER_DEV_MODE",
-        "VLLM_SPECULATIVE_CONFIG",
         "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS",
         "VLLM_VIDEO_FETCH_TIMEOUT",
     }
