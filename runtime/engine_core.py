@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from ortloom.config import Config
+from ortloom.config import Config, KVEventsConfig
 from ortloom.errors import CapacityError, EngineDead, RequestError
 from ortloom.runtime import invariants
 from ortloom.runtime.admission import Admission
@@ -16,7 +17,6 @@ from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.heartbeat import log_step
 from ortloom.runtime.kv_cache_manager import KVCacheManager
 from ortloom.runtime.kv_events import KVEventLog
-from ortloom.runtime.kv_publisher import KVPublisher
 from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
@@ -36,6 +36,9 @@ from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_limits import StepLimits
 from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_watchdog import StepWatchdog
+
+if TYPE_CHECKING:
+    from ortloom.runtime.kv_publisher import KVPublisher
 
 log = logging.getLogger("ortloom.engine")
 
@@ -72,7 +75,7 @@ class EngineCore:
         self._publisher: KVPublisher | None = None
         if config.cache.kv_events is not None:
             self._events = KVEventLog(runner.block_size)
-            self._publisher = KVPublisher(config.cache.kv_events)
+            self._publisher = _publisher(config.cache.kv_events)
         self.pool = BlockPool(runner.num_blocks, self._events)
         caching = config.cache.enable_prefix_caching
         algorithm = config.cache.prefix_caching_hash_algo
@@ -377,6 +380,12 @@ class EngineCore:
             ]
             if outbox.send(client, EngineOutputs(ends, None, now)) != "full":
                 del self._undelivered[client]
+
+
+def _publisher(config: KVEventsConfig) -> "KVPublisher":
+    from ortloom.runtime.kv_publisher import KVPublisher  # an engine without events needs no zmq
+
+    return KVPublisher(config)
 
 
 def _info(ready: EngineReady) -> dict[str, str]:
