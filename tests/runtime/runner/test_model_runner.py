@@ -186,9 +186,9 @@ def test_activations_are_measured_after_a_first_step(make_config, monkeypatch):
     runs, seen = [], []
     run, measure = OrtSession.run, model_runner.activation_bytes
 
-    def counted(self, inputs):
+    def counted(self, inputs, meanwhile=None):
         runs.append(len(inputs.input_ids))
-        return run(self, inputs)
+        return run(self, inputs, meanwhile)
 
     def measured(run_prompt, step_tokens):
         seen.append(list(runs))
