@@ -7,8 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ortloom.config import Config
+from ortloom.runtime.step_log import StepLog
+
+from ortloom.config import Config, KVEventsConfig
 from ortloom.errors import CapacityError, EngineDead, RequestError
 from ortloom.runtime import invariants
 from ortloom.runtime.admission import Admission
@@ -16,9 +19,9 @@ from ortloom.runtime.block_pool import BlockPool
 from ortloom.runtime.engine_profile import EngineProfile
 from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.external_ids import belonging_to
+from ortloom.runtime.heartbeat import log_step
 from ortloom.runtime.kv_cache_manager import KVCacheManager
 from ortloom.runtime.kv_events import KVEventLog
-from ortloom.runtime.kv_publisher import KVPublisher
 from ortloom.runtime.kv_residency import KVResidency
 from ortloom.runtime.lifecycle import METHODS, Lifecycle
 from ortloom.runtime.messages import (
@@ -38,13 +41,14 @@ from ortloom.runtime.scheduler_class import load_scheduler
 from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_costs import step_costs
-from ortloom.runtime.step_heartbeat import log_step
 from ortloom.runtime.step_limits import StepLimits
-from ortloom.runtime.step_log import StepLog
 from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_times import note_step
 from ortloom.runtime.step_watchdog import StepWatchdog
 from ortloom.runtime.wide_outputs import in_messages
+
+if TYPE_CHECKING:
+    from ortloom.runtime.kv_publisher import KVPublisher
 
 log = logging.getLogger("ortloom.engine")
 
@@ -81,7 +85,7 @@ class EngineCore:
         self._publisher: KVPublisher | None = None
         if config.cache.kv_events is not None:
             self._events = KVEventLog(runner.block_size)
-            self._publisher = KVPublisher(config.cache.kv_events)
+            self._publisher = _publisher(config.cache.kv_events)
         self.pool = BlockPool(runner.num_blocks, self._events)
         caching = config.cache.enable_prefix_caching
         algorithm = config.cache.prefix_caching_hash_algo
@@ -164,7 +168,7 @@ class EngineCore:
         """
         if self._async:
             self._overlap = StepOverlap(self, inbox, outbox)
-        if self._step_timeout > 0:
+        if self._step_timeout != 0:
             self._watchdog = StepWatchdog(self._step_timeout, lambda text: self.on_stuck(text))
             self._watchdog.start()
         try:
@@ -452,6 +456,12 @@ class EngineCore:
             ]
             if outbox.send(client, EngineOutputs(ends, None, now)) != "full":
                 del self._undelivered[client]
+
+
+def _publisher(config: KVEventsConfig) -> "KVPublisher":
+    from ortloom.runtime.kv_publisher import KVPublisher  # an engine without events needs no zmq
+
+    return KVPublisher(config)
 
 
 def _info(ready: EngineReady) -> dict[str, str]:

@@ -173,8 +173,9 @@ class LLM:
         self._template: ChatTemplate | None = None
         if not config.model.skip_tokenizer_init:
             source = Path(config.model.tokenizer or folder)
-            self.tokenizer = Tokenizer.load(source)
-            self._template = ChatTemplate.load(source, self.tokenizer)
+            named = config.model.tokenizer_config
+            self.tokenizer = Tokenizer.load(source, None if named is None else Path(named))
+            self._template = ChatTemplate.load(source, self.tokenizer, own_config=named is None)
         self._client = InProcessClient(lambda: load_core(config))
         self._requests = OfflineRequests(self._client, self.tokenizer)
         self._loop = BackgroundLoop("ortloom-llm")

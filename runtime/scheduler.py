@@ -152,7 +152,7 @@ class Scheduler:
         A request whose allocation raises ends with an error; the others go on.
         """
         plan = SchedulerOutput([])
-        sharers = self._prefills()
+        sharers = self._prefills() if self.limits.adaptive else 1
         budget = self._schedule_running(plan, self.limits.max_num_batched_tokens, sharers)
         if not plan.preempted and self._may_admit():
             self._schedule_waiting(plan, budget, sharers)

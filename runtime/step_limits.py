@@ -21,6 +21,7 @@ class StepLimits:
         max_num_seqs: running requests, active ones where fewer of them are allowed.
         max_num_batched_tokens: tokens of one step, scheduled ones where fewer of them are allowed.
         threshold: the most tokens of one request in a step; 0 = no limit of its own.
+        adaptive: whether the threshold is raised to a fair share of the step.
         max_partial: prompts that are computed in parts side by side; 0 = no limit of its own.
         max_long_partial: those of them that are longer than the threshold.
 
@@ -60,7 +61,7 @@ class StepLimits:
             self.max_partial = config.max_num_partial_prefills
             self.max_long_partial = config.max_long_partial_prefills
             self.threshold = self.threshold or max(1, int(max_model_len * LONG_SHARE))
-        self._adaptive = config.long_prefill_token_threshold_adaptive
+        self.adaptive = config.long_prefill_token_threshold_adaptive
         self.reserve_full_prompt = config.reserve_full_prompt
         self.watermark = config.watermark
         self.admission_interval = config.prefill_schedule_interval
@@ -77,7 +78,7 @@ class StepLimits:
             return wanted if wanted <= budget else 0
         if self.threshold > 0:
             most = self.threshold
-            if self._adaptive:
+            if self.adaptive:
                 most = max(most, self.max_num_batched_tokens // max(1, sharers))
             wanted = min(wanted, most)
         return min(wanted, budget)

@@ -10,6 +10,12 @@ from contextlib import contextmanager
 
 log = logging.getLogger("ortloom.engine")
 
+DEFAULT_LIMIT = 300.0
+"""Seconds without a limit of the user's, in which only idle time counts."""
+
+IDLE_SHARE = 0.02
+"""A process that uses less than this share of one processor does not compute."""
+
 LOOKS_A_LIMIT = 8
 """How often a step is looked at before it counts as stuck."""
 
@@ -21,12 +27,14 @@ class StepWatchdog:
     another machine, is not stuck.
 
     Args:
-        limit: seconds a step may take.
+        limit: seconds a step may take; None = DEFAULT_LIMIT, of which time in which the process
+            computes is no part: a long prompt may take a small machine minutes.
         on_stuck: called in the watchdog's thread with a line that says what happened.
     """
 
-    def __init__(self, limit: float, on_stuck: Callable[[str], None]) -> None:
-        self._limit = limit
+    def __init__(self, limit: float | None, on_stuck: Callable[[str], None]) -> None:
+        self._idle_only = limit is None
+        self._limit = DEFAULT_LIMIT if limit is None else limit
         self._on_stuck = on_stuck
         self._step = 0
         self._busy = False
@@ -56,14 +64,15 @@ class StepWatchdog:
 
     def _watch(self) -> None:
         pause = self._limit / LOOKS_A_LIMIT
-        step, seconds, last = 0, 0.0, time.monotonic()
+        step, seconds, last, used = 0, 0.0, time.monotonic(), time.process_time()
         while not self._ended.wait(pause):
             now = time.monotonic()
-            if self._busy and self._step == step:
-                seconds += min(now - last, 2 * pause)
-            else:
+            computed = time.process_time() - used > IDLE_SHARE * (now - last)
+            if not self._busy or self._step != step or (computed and self._idle_only):
                 step, seconds = self._step, 0.0
-            last = now
+            else:
+                seconds += min(now - last, 2 * pause)
+            last, used = now, time.process_time()
             if seconds >= self._limit:
                 self._report(step)
                 return

@@ -85,6 +85,7 @@ def _render(fields: TemplateFields, kwargs: dict[str, Any], front: FrontContext)
     """By the model's template, in this process."""
     template = front.chat_template
     if template is None:
+        tokenizer_of(front)  # without one there is no template either
         raise InvalidRequest(
             "The model has no chat template; give one with --chat-template.", "messages"
         )

@@ -73,7 +73,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     part at most the long-prefill threshold. `watermark` is the share of KV blocks that admission
     leaves free, 0..1. `prefill_schedule_interval` in steps; `stream_interval` in tokens.
     `async_scheduling` None = where there is a processor beside the ones that compute.
-    `step_timeout` in seconds, 0 = no watchdog.
+    `step_timeout` in seconds, 0 = no watchdog, None = 300 s in which nothing is computed.
     """
 
     max_num_seqs: int = 256
@@ -88,7 +88,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     stream_interval: int = 1
     scheduler_cls: str | None = None
     async_scheduling: bool | None = None
-    step_timeout: float = 300.0
+    step_timeout: float | None = None
     step_log: bool = False
     max_num_batched_tokens: int | None = None  # None = 2048, raised to max_model_len unless chunked
     enable_chunked_prefill: bool = True

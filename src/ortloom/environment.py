@@ -58,7 +58,17 @@ TRUE_ANYWAY = frozenset(
 """What these ask for always holds: nothing is reported anywhere, results do not depend on the
 batch, and no parser takes longer than its text is long."""
 
-CLIENT_SIDE = frozenset({"VLLM_URL", "VLLM_MODEL", "VLLM_REVISION", "VLLM_PORT"})
+CLIENT_SIDE = frozenset(
+    {
+        "VLLM_GPU_MEMORY_UTILIZATION",
+        "VLLM_KV_CACHE_MEMORY_BYTES",
+        "VLLM_MODEL",
+        "VLLM_PORT",
+        "VLLM_REVISION",
+        "VLLM_SPECULATIVE_CONFIG",
+        "VLLM_URL",
+    }
+)
 """Read by clients and compose files, never by the server."""
 
 NOT_YET = frozenset(
@@ -67,9 +77,7 @@ NOT_YET = frozenset(
         "VLLM_AUDIO_FETCH_TIMEOUT",
         "VLLM_CONFIG_ROOT",
         "VLLM_ENABLE_COHERE_API",
-        "VLLM_GPU_MEMORY_UTILIZATION",
         "VLLM_IMAGE_FETCH_TIMEOUT",
-        "VLLM_KV_CACHE_MEMORY_BYTES",
         "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB",
         "VLLM_MAX_IMAGE_PIXELS",
         "VLLM_VIDEO_FETCH_TIMEOUT",

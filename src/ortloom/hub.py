@@ -40,12 +40,14 @@ class HubAccess(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach the hub.
 
     `token` None = as the library finds one (HF_TOKEN, the cached login), True = the cached login.
-    `cache` None = the library's own. `ignore` are globs of files that are not fetched.
+    `cache` None = the library's own. `ignore` are globs of files that are not fetched. `bundles` is
+    the folder for finished bundles, which are kept as plain files: a bundle takes no links.
     """
 
     token: str | bool | None = None
     cache: str | None = None
     ignore: tuple[str, ...] = ()
+    bundles: Path
 
 
 def is_hub_id(name: str) -> bool:
@@ -67,8 +69,8 @@ def fetch(
         revision: branch, tag or commit; None = the main branch.
         access: how.
         report: takes a line of progress.
-        patterns: globs of the files wanted; None = weights and small files. GGUF files are fetched
-            only where a repository has one of them and no safetensors.
+        patterns: globs of the files wanted; None = all of a bundle, else weights and small files.
+            GGUF files are fetched only where a repository has one of them and no safetensors.
 
     Raises:
         MissingDependency: the hub's library is not installed.
@@ -83,6 +85,9 @@ def fetch(
     report(f"looking for {shown} in the hub and its cache")
     wanted = [*SMALL_FILES, "*.safetensors"] if patterns is None else list(patterns)
     folder = _snapshot(hub_id, revision, access, wanted)
+    if patterns is None and (folder / "manifest.json").is_file():
+        place = access.bundles / hub_id.replace("/", "--") / folder.name
+        return HubModel(_snapshot(hub_id, folder.name, access, ["*"], place), hub_id, folder.name)
     if patterns is None and not any(folder.glob("*.safetensors")):
         folder = _snapshot(
             hub_id, revision, access, [*SMALL_FILES, _only_gguf(hub_id, folder.name, access)]
@@ -91,8 +96,13 @@ def fetch(
 
 
 def _snapshot(
-    hub_id: str, revision: str | None, access: HubAccess, patterns: Sequence[str]
+    hub_id: str,
+    revision: str | None,
+    access: HubAccess,
+    patterns: Sequence[str],
+    place: Path | None = None,
 ) -> Path:
+    """The folder with the files wanted: `place`, or a snapshot in the hub's cache."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -100,6 +110,7 @@ def _snapshot(
             hub_id,
             revision=revision,
             cache_dir=access.cache,
+            local_dir=place,
             token=access.token,
             allow_patterns=list(patterns),
             ignore_patterns=_globs(access.ignore) or None,

@@ -125,7 +125,7 @@ def test_a_local_path_goes_before_the_hub(hub, exported, tmp_path, monkeypatch):
 
 
 def test_what_is_cached_needs_no_hub(hub, tmp_path):
-    access = HubAccess(cache=str(tmp_path))
+    access = HubAccess(cache=str(tmp_path), bundles=tmp_path / "hub")
     lines = []
     first = fetch("owner/model", "v1", access, lines.append)
     hub.server.shutdown()
@@ -139,8 +139,21 @@ def test_what_is_cached_needs_no_hub(hub, tmp_path):
 def test_gguf_files_are_fetched_where_there_is_one_and_nothing_else(hub, tmp_path):
     del hub.files["model.safetensors"]
     hub.files["m-q4.gguf"] = b"GGUF"
-    found = fetch("owner/model", None, HubAccess(cache=str(tmp_path / "a")), print)
+    found = fetch(
+        "owner/model", None, HubAccess(cache=str(tmp_path / "a"), bundles=tmp_path), print
+    )
     assert "m-q4.gguf" in names(found.folder)
     hub.files["m-q8.gguf"] = b"GGUF"
     with pytest.raises(ManifestError, match=r"2 \.gguf files"):
-        fetch("owner/model", None, HubAccess(cache=str(tmp_path / "b")), print)
+        fetch("owner/model", None, HubAccess(cache=str(tmp_path / "b"), bundles=tmp_path), print)
+
+
+def test_a_bundle_comes_whole_and_as_plain_files(hub, exported, tmp_path):
+    hub.files |= {"manifest.json": b"{}", "graphs/cpu.onnx": b"graph", "weights/model.bin": b"w"}
+    cache = ["--download-dir", tmp_path / "a", "--bundle-cache", tmp_path / "b"]
+    config = start("owner/model", *cache)
+    bundle = Path(config.model.bundle)
+    assert bundle == tmp_path / "b" / "hub" / "owner--model" / MAIN
+    assert {"graphs/cpu.onnx", "weights/model.bin", "manifest.json"} <= set(names(bundle))
+    assert not any(path.is_symlink() for path in bundle.rglob("*"))
+    assert exported == []

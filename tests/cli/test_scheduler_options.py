@@ -37,7 +37,7 @@ def plan(line, env=None):
         ("--async-scheduling", "async_scheduling", True),
         ("--no-async-scheduling", "async_scheduling", False),
         ("", "async_scheduling", None),
-        ("", "step_timeout", 300.0),
+        ("", "step_timeout", None),
     ],
 )
 def test_flags_reach_the_scheduler(line, field, value):

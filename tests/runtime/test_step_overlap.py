@@ -5,9 +5,11 @@ import logging
 import threading
 import time
 
+import pytest
 from engines import collect, run, thread_client
 from fakes import FakeModelRunner, Harness, make_request, solo_tokens
 
+from ortloom.runtime import step_watchdog
 from ortloom.runtime.messages import ProviderReport
 from ortloom.runtime.step_watchdog import StepWatchdog
 
@@ -79,6 +81,21 @@ def test_a_step_that_does_not_come_back_is_reported_once(capfd):
     assert line == "step 1 has not come back for 0.1 s"
     assert "test_step_overlap.py" in capfd.readouterr().err
     assert watched(30.0, 0.01) == []
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_without_a_limit_only_idle_time_counts(monkeypatch, busy):
+    monkeypatch.setattr(step_watchdog, "DEFAULT_LIMIT", 0.4)
+    found = []
+    watchdog = StepWatchdog(None, found.append)
+    watchdog.start()
+    with watchdog.step():
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            if not busy:
+                time.sleep(0.1)
+    watchdog.stop()
+    assert len(found) == (0 if busy else 1)
 
 
 def test_many_steps_within_the_limit_are_not_one_long_one():

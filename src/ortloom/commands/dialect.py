@@ -18,7 +18,8 @@ def apply_dialect(args: Arguments, table: FlagTable) -> list[str]:
     for entry in args.passed.values():
         flag = entry.flag
         typed = entry.typed.startswith("-")
-        if flag.instead and typed and not flag.is_default(entry.value):
+        deprecated = flag.instead and flag.class_ == "works" and typed
+        if deprecated and not flag.is_default(entry.value):
             notices.append(f"{entry.typed} is deprecated: use {flag.instead}")
         if flag.class_ == "inert" or (flag.class_ == "notice" and not flag.is_default(entry.value)):
             notices.append(notice(entry, table))

@@ -34,13 +34,18 @@ def with_bundle(plan: ServePlan) -> Config:
     return msgspec.structs.replace(
         plan.config,
         model=msgspec.structs.replace(
-            plan.config.model, bundle=str(bundle), tokenizer=_tokenizer(plan.source)
+            plan.config.model, bundle=str(bundle), tokenizer=_tokenizer(plan)
         ),
     )
 
 
-def _access(source: SourcePlan) -> HubAccess:
-    return HubAccess(token=source.token, cache=source.download_dir, ignore=source.ignore_patterns)
+def _access(source: SourcePlan, bundle_cache: Path | None) -> HubAccess:
+    return HubAccess(
+        token=source.token,
+        cache=source.download_dir,
+        ignore=source.ignore_patterns,
+        bundles=(bundle_cache or cache_root()) / "hub",
+    )
 
 
 def _fetched(plan: ServePlan) -> HubModel:
@@ -49,20 +54,22 @@ def _fetched(plan: ServePlan) -> HubModel:
     return fetch(
         plan.config.model.bundle,
         source.revision,
-        _access(source),
+        _access(source, plan.bundle_cache),
         say,
         SMALL_FILES if without_weights else None,
     )
 
 
-def _tokenizer(source: SourcePlan) -> str | None:
+def _tokenizer(plan: ServePlan) -> str | None:
     """The folder of --tokenizer; None = the bundle's own."""
+    source = plan.source
     if source.tokenizer is None:
         return None
     folder = Path(source.tokenizer).expanduser()
     if not folder.exists() and is_hub_id(source.tokenizer):
         revision = source.tokenizer_revision
-        folder = fetch(source.tokenizer, revision, _access(source), say, TOKENIZER_FILES).folder
+        access = _access(source, plan.bundle_cache)
+        folder = fetch(source.tokenizer, revision, access, say, TOKENIZER_FILES).folder
     if not (folder / "tokenizer.json").is_file():
         raise ManifestError(f"argument --tokenizer: '{source.tokenizer}' has no tokenizer.json")
     return str(folder)
@@ -91,7 +98,7 @@ def _exported(model: Path, plan: ServePlan, fetched: HubModel | None) -> Path:
     if fetched is not None:
         options |= {"hub-id": fetched.hub_id, "revision": fetched.commit}
     cache = CheckpointCache(plan.bundle_cache or cache_root())
-    paths = export_paths(source, lambda name: _weights(name, source))
+    paths = export_paths(source, lambda name: _weights(name, plan))
     try:
         return cache.bundle(model, options, say, paths=paths, bars=source.bars)
     except ExportError as error:
@@ -118,10 +125,11 @@ def _with_long_context(model: Path, source: SourcePlan) -> SourcePlan:
     return msgspec.structs.replace(source, overrides=overrides)
 
 
-def _weights(name: str, source: SourcePlan) -> Path:
+def _weights(name: str, plan: ServePlan) -> Path:
     folder = Path(name).expanduser()
     if not folder.exists() and is_hub_id(name):
-        return fetch(name, source.revision, _access(source), say, ("*.safetensors*",)).folder
+        access = _access(plan.source, plan.bundle_cache)
+        return fetch(name, plan.source.revision, access, say, ("*.safetensors*",)).folder
     if not folder.is_dir():
         raise ConfigError(f"argument --model-weights: '{name}' is no folder")
     return folder

@@ -30,7 +30,6 @@ def scheduler_config(read: Reader, env: Environment, notices: list[str]) -> Sche
             "--long-prefill-token-threshold-adaptive does nothing without "
             "--long-prefill-token-threshold"
         )
-    timeout = env.step_timeout
     return SchedulerConfig(
         max_num_seqs=seqs,
         max_num_active_seqs=read.whole("--max-num-active-seqs", 1),
@@ -50,6 +49,6 @@ def scheduler_config(read: Reader, env: Environment, notices: list[str]) -> Sche
         async_scheduling=read.maybe("--async-scheduling", bool),
         max_num_queued_reqs=read.whole("--max-num-queued-reqs", 1),
         max_num_queued_tokens=read.whole("--max-num-queued-tokens", 1),
-        step_timeout=base.step_timeout if timeout is None else timeout,
+        step_timeout=env.step_timeout,
         step_log=env.step_log,
     )
