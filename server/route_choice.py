@@ -10,7 +10,9 @@ from ortloom.config import FrontConfig, RouteConfig
 TOKENS_ONLY = frozenset({"abort", "generate", "health", "metrics", "models"})
 """With --tokens-only."""
 
-RENDER_ONLY = frozenset({"health", "metrics", "models", "render", "tokenize", "tokenizer_info"})
+RENDER_ONLY = frozenset(
+    {"health", "metrics", "models", "render", "render_newer", "tokenize", "tokenizer_info"}
+)
 """Without an engine."""
 
 CONDITIONS: dict[str, Callable[[RouteConfig], bool]] = {
@@ -20,6 +22,7 @@ CONDITIONS: dict[str, Callable[[RouteConfig], bool]] = {
     "generate": lambda routes: routes.scale_out or routes.tokens_only,
     "profile": lambda routes: routes.profiler,
     "render": lambda routes: routes.scale_out,
+    "render_newer": lambda routes: routes.scale_out,
     "scale_out_off": lambda routes: not routes.scale_out,
     "tokenizer_info": lambda routes: routes.tokenizer_info,
 }

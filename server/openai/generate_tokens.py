@@ -10,6 +10,7 @@ from sanic import HTTPResponse, Request
 from ortloom.errors import InvalidRequest, SchemaViolation
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.messages import SamplingMask
+from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.generate_logprobs import GenerateLogprobs
 from ortloom.server.openai.generation import GenerationJob, generate
@@ -18,6 +19,7 @@ from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
 from ortloom.server.openai.sampling import sampling_params
 from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.thinking import thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
     engine_ready,
@@ -85,6 +87,7 @@ def prepare(body: GenerateRequest, request: Request, front: FrontContext) -> Tok
     params = sampling_params(sampling, context, sampling.logprobs, sampling.prompt_logprobs)
     if model.return_sampling_mask:
         params = msgspec.structs.replace(params, sampling_mask=True)
+    params = _with_thinking(params, body, sampling, front)
     limit = output_limit(sampling.max_tokens, None, front)
     try:
         only = prompt_job(body.token_ids, None, sampling, limit, params, context)
@@ -109,6 +112,20 @@ def prepare(body: GenerateRequest, request: Request, front: FrontContext) -> Tok
         logprobs=_logprobs(body, sampling, front),
         masks=model.return_sampling_mask or bool(sampling.logprobs_detail),
     )
+
+
+def _with_thinking(
+    params: SamplingParams, body: GenerateRequest, sampling: GenerateSampling, front: FrontContext
+) -> SamplingParams:
+    """The parameters with the reasoning that a constraint or budget has to wait for or to end."""
+    budget = thinking_budget(sampling, None, front)
+    constrained = params.structured_output is not None
+    if not (constrained or budget is not None) or body.reasoning_ended:
+        return params
+    thinking = thinking_of(front, None, budget, constrained=constrained)
+    if thinking is not None and body.reasoning_ended is False:
+        thinking = msgspec.structs.replace(thinking, open=True)
+    return msgspec.structs.replace(params, thinking=thinking)
 
 
 def _check_media(body: GenerateRequest) -> None:

@@ -74,7 +74,7 @@ def _request(
         "content_parts": None,
         "sampling_params": _sampling(job, prompt, body),
         "model": body.model or front.served_names[0],
-        "reasoning_ended": None,
+        "reasoning_ended": _reasoning_ended(job.params, front),
         "reasoning_parser_kwargs": None,
         "return_token_ids": body.return_token_ids,
         "output_mode": "tokens",
@@ -85,6 +85,15 @@ def _request(
         "kv_transfer_params": body.kv_transfer_params,
         "ec_transfer_params": body.ec_transfer_params,
     }
+
+
+def _reasoning_ended(params: SamplingParams, front: FrontContext) -> bool | None:
+    """Whether a constraint holds from the first token; None = as the prompt says."""
+    if params.structured_output is None or front.parsers.markers is None:
+        return None
+    if params.thinking is None:
+        return True
+    return False if params.thinking.open else None
 
 
 def _sampling(job: GenerationJob, prompt: PromptJob, body: GenerationRequest) -> dict[str, Any]:

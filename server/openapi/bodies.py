@@ -5,6 +5,8 @@ A path that is not here takes no body, or one that is not described.
 
 from typing import Any
 
+from ortloom.server.anthropic.wire import CountTokensRequest, MessagesRequest
+from ortloom.server.openai.responses.wire import ResponsesRequest
 from ortloom.server.openai.wire_batch import BatchFields
 from ortloom.server.openai.wire_chat import ChatCompletionRequest, TemplateFields
 from ortloom.server.openai.wire_completion import CompletionRequest
@@ -22,6 +24,11 @@ BODIES: dict[str, Body] = {
     "/v1/completions": (ALL, (CompletionRequest,)),
     "/v1/chat/completions": (ALL, (ChatCompletionRequest, TemplateFields)),
     "/v1/chat/completions/batch": (ALL, (ChatCompletionRequest, BatchFields)),
+    "/v1/messages": (ALL, (MessagesRequest,)),
+    "/v1/messages/count_tokens": (ALL, (CountTokensRequest,)),
+    "/v1/messages/render": (ALL, (MessagesRequest,)),
+    "/v1/responses": (ALL, (ResponsesRequest,)),
+    "/v1/responses/render": (ALL, (ResponsesRequest,)),
     "/inference/v1/generate": (ALL, (GenerateRequest,)),
     "/v1/completions/render": (ALL, (CompletionRequest,)),
     "/v1/chat/completions/render": (ALL, (ChatCompletionRequest, TemplateFields)),
@@ -35,7 +42,15 @@ BODIES: dict[str, Body] = {
 }
 
 STREAMS = frozenset(
-    {"/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/invocations"}
+    {
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/responses/{response_id}",
+        "/inference/v1/generate",
+        "/invocations",
+    }
 )
 """Paths that answer with server-sent events where the body asks for them."""
 

@@ -14,6 +14,8 @@ PATHS = (
     "/v1/chat/completions/render",
     "/v1/completions/derender",
     "/v1/chat/completions/derender",
+    "/v1/messages/render",
+    "/v1/responses/render",
 )
 
 
