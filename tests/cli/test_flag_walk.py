@@ -36,10 +36,7 @@ BELONGS_LATER = {
 }
 """Reasons whose work is that of a later issue."""
 
-NOT_BUILT = {
-    "parsers", "grammar", "surface", "plugin", "memory", "sampler", "process", "measure", "log",
-    "http", "tls", "embeds",
-}  # fmt: skip
+NOT_BUILT = {"embeds"}
 """Reasons that may still stand in the table, and shall go."""
 
 NO_MEANING = {"--use-fp64-gumbel", "--guided-decoding-disable-fallback"}
@@ -56,6 +53,7 @@ MORE_CHOICES = {
 """Flag -> values that we take beyond those of the reference."""
 
 COMPANIONS = {
+    "--collect-detailed-traces": "--otlp-traces-endpoint http://127.0.0.1:4317",
     "--enable-log-outputs": "--enable-log-requests",
     "--enable-log-deltas": "--enable-log-requests --enable-log-outputs",
     "--enable-auto-tool-choice": "--tool-call-parser hermes",
@@ -70,7 +68,6 @@ COMPANIONS = {
     "--numa-bind-nodes": "--numa-bind",
     "--numa-bind-cpus": "--numa-bind",
     "--kv-cache-metrics-sample": "--kv-cache-metrics",
-    "--fingerprint-value": "--fingerprint-mode custom",
 }
 """Flag -> what it needs beside it; given with and without the flag itself."""
 
@@ -84,7 +81,7 @@ VALUES = {
     "--block-size": "--block-size 32",
     "--calculate-kv-scales": None,
     "--chat-template": "--chat-template {{x}}",
-    "--collect-detailed-traces": None,
+    "--collect-detailed-traces": "--collect-detailed-traces all",
     "--disable-hybrid-kv-cache-manager": None,
     "--fingerprint-mode": "--fingerprint-mode hash",
     "--generation-config": "--generation-config vllm",
@@ -96,7 +93,6 @@ VALUES = {
     "--kv-events-config": '--kv-events-config={"enable_kv_cache_events":true}',
     "--limit-mm-per-prompt": '--limit-mm-per-prompt={"image":3}',
     "--load-format": "--load-format dummy",
-    "--log-config-file": "--log-config-file {json}",
     "--logging-config": None,
     "--max-log-len": "--max-log-len 5",
     "--max-long-partial-prefills": "--max-long-partial-prefills 3",
@@ -112,9 +108,9 @@ VALUES = {
     "--otlp-traces-endpoint": "--otlp-traces-endpoint http://127.0.0.1:4317",
     "--port": "--port 9",
     "--preemption-mode": None,
-    "--profiler-config": None,
+    "--profiler-config": '--profiler-config={"dir":"/tmp/x"}',
     "--quantization": "--quantization int8",
-    "--reasoning-config": None,
+    "--reasoning-config": '--reasoning-config={"reasoning_start_str":"<a>","reasoning_end_str":"</a>"}',
     "--reasoning-effort-budgets": '--reasoning-effort-budgets={"low":5}',
     "--reasoning-parser": "--reasoning-parser deepseek_r1",
     "--reasoning-parser-plugin": "--reasoning-parser-plugin {python}",
@@ -137,7 +133,7 @@ VALUES = {
     "--enable-radix-attention": "--disable-radix-attention",
     "--num-blocks": "--num-blocks 9",
     "--log-level": "--log-level ERROR",
-    "--show-hidden-metrics-for-version": None,
+    "--show-hidden-metrics-for-version": "--show-hidden-metrics-for-version 0.12",
     "--logits-processors": None,
     "--logits-processor-pattern": None,
     "--kv-cache-metrics-sample": "--kv-cache-metrics-sample 0.5",
@@ -145,32 +141,24 @@ VALUES = {
 """Flag -> a value that is none of its defaults; None = its work shows elsewhere (`ELSEWHERE`)."""
 
 ELSEWHERE = {
+    "--ssl-cert-reqs": "the tests of TLS",
+    "--log-config-file": "the logs' own tests",
     "--calculate-kv-scales": "a line, or a refusal: test_kv_events",
-    "--collect-detailed-traces": "the traces' own tests",
     "--config": "test_config_file",
     "--config-format": "other values are refused: test_model_source",
     "--disable-hybrid-kv-cache-manager": "both values ask for what there is",
-    "--disable-fastapi-docs": "the tests of the pages",
     "--disable-log-requests": "contradicts its opposite: test_contradictions",
     "--enable-ssl-refresh": "the tests of TLS",
     "--enable-sliding-window": "asks for what there is; contradicts its opposite",
     "--fail-on-environ-validation": "test_environment",
-    "--log-config-file": "the logs' own tests",
     "--logging-config": "the logs' own tests",
-    "--logits-processor-pattern": "the plug-ins' own tests",
-    "--logits-processors": "the plug-ins' own tests",
-    "--middleware": "the tests of middleware",
     "--model": "the model itself: test_configuration",
     "--model-loader-extra-config": "a line, or a refusal: test_model_source",
     "--numa-bind": "test_engine_options",
     "--numa-bind-cpus": "test_engine_options",
     "--numa-bind-nodes": "test_engine_options",
     "--preemption-mode": "other values are refused: test_scheduler_options",
-    "--profiler-config": "the profiler's own tests",
-    "--reasoning-config": "the parsers' own tests",
-    "--show-hidden-metrics-for-version": "the metrics' own tests",
     "--ssl-ca-certs": "the tests of TLS",
-    "--ssl-cert-reqs": "the tests of TLS",
     "--ssl-certfile": "the tests of TLS",
     "--ssl-ciphers": "the tests of TLS",
     "--ssl-keyfile": "the tests of TLS",
