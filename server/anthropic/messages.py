@@ -23,7 +23,7 @@ from ortloom.server.openai.generation import generate
 from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta, WholeOutput
 from ortloom.server.openai.reply import json_response
 from ortloom.server.openai.sample import Piece, Sample
-from ortloom.server.openai.stream_interval import every
+from ortloom.server.openai.stream_interval import every, interval_of
 
 
 async def answer(chat: Chat) -> HTTPResponse:
@@ -63,7 +63,7 @@ async def stream(chat: Chat, request: Request) -> None:
     """The message as events; errors before the first engine output are raised."""
     front = chat.front
     working = generate(chat.job, front.client, front.tokenizer, front.metrics)
-    pieces = every(working, chat.body.stream_interval)
+    pieces = every(working, interval_of(chat.front, chat.body.stream_interval))
     message = _MessageEvents(chat)
     opening = [message.start()]
     async with MessageWriter(request) as sse, aclosing(pieces):
