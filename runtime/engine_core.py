@@ -9,8 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortloom.runtime.step_log import StepLog
-
 from ortloom.config import Config, KVEventsConfig
 from ortloom.errors import CapacityError, EngineDead, RequestError
 from ortloom.runtime import invariants
@@ -42,6 +40,7 @@ from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog
 from ortloom.runtime.step_costs import step_costs
 from ortloom.runtime.step_limits import StepLimits
+from ortloom.runtime.step_log import StepLog
 from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_times import note_step
 from ortloom.runtime.step_watchdog import StepWatchdog

@@ -8,6 +8,7 @@ from sanic import HTTPResponse, Request
 
 from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.server.context import FrontContext
+from ortloom.server.metrics import RequestType
 from ortloom.server.openai.chat_chunks import ChatChunks
 from ortloom.server.openai.chat_prompt import ChatPrompt, chat_prompt, template_variables
 from ortloom.server.openai.detail import mask_member
@@ -75,7 +76,11 @@ class Chat:
 
 
 async def prepare(
-    body: ChatCompletionRequest, fields: TemplateFields, request: Request, front: FrontContext
+    body: ChatCompletionRequest,
+    fields: TemplateFields,
+    request: Request,
+    front: FrontContext,
+    request_type: RequestType = "chat_completions",
 ) -> Chat:
     """Check a body and make its job.
 
@@ -84,6 +89,7 @@ async def prepare(
         fields: what the chat template sees, from the same body.
         request: for its headers.
         front: the front's objects.
+        request_type: whose reply it is, for the metrics.
 
     Raises:
         RequestError: what is wrong, naming the field.
@@ -104,7 +110,8 @@ async def prepare(
     prompt = await chat_prompt(fields, bool(body.add_special_tokens), front, limited=whole)
     output = output_plan(
         use,
-        front.parsers,
+        front,
+        request_type,
         parallel=body.parallel_tool_calls is not False,
         include_reasoning=body.include_reasoning is not False,
         template_kwargs=template_variables(fields, front),

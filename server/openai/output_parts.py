@@ -18,7 +18,7 @@ model writes, so neither way can fail. Events never hold empty text.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -73,6 +73,7 @@ class OutputPlan:
         prompt: the rendered prompt.
         parallel: all calls are shown; else the first one only.
         include_reasoning: reasoning is shown; else it is dropped.
+        note: told of each use of the format's parser, as (streaming, a call was in it).
     """
 
     mode: ToolMode = "off"
@@ -85,6 +86,7 @@ class OutputPlan:
     prompt: str | None = None
     parallel: bool = True
     include_reasoning: bool = True
+    note: Callable[[bool, bool], None] | None = None
 
     @property
     def plain(self) -> bool:
@@ -123,6 +125,7 @@ class OutputPlan:
         if parser is not None and content is not None:
             parsed = parser.parse(content)
             content, calls = parsed.content, parsed.calls
+            self.used(streaming=False, found=bool(calls))
         if not self.parallel:
             calls = calls[:1]
         if calls and self.mode in ("required", "named"):
@@ -132,6 +135,11 @@ class OutputPlan:
             content=content,
             calls=tuple(replace(call, call_id=call.call_id or new_call_id()) for call in calls),
         )
+
+    def used(self, *, streaming: bool, found: bool) -> None:
+        """Say that the parser of calls was asked; a grammar's plain JSON does not count."""
+        if self.note is not None and self.tool_parser is not None:
+            self.note(streaming, found)
 
     def finish_reason(self, reason: FinishReason | None, called: bool) -> str | None:
         """What the client is told.
@@ -176,7 +184,7 @@ class OutputParts:
             if self._reasoning.reasoning:
                 return events  # it never came to calls, not even to one without arguments
         if self._tools is not None:
-            events += self._shown(self._tools.finish())
+            events += self._parsed(self._tools.finish())
         return events
 
     def _thought(self, text: str) -> list[OutputEvent]:
@@ -187,7 +195,12 @@ class OutputParts:
             return []
         if self._tools is None:
             return [ContentDelta(text)]
-        return self._shown(self._tools.push(text))
+        return self._parsed(self._tools.push(text))
+
+    def _parsed(self, events: list[ToolEvent]) -> list[OutputEvent]:
+        found = any(not isinstance(event, ContentDelta) for event in events)
+        self._plan.used(streaming=True, found=found)
+        return self._shown(events)
 
     def _shown(self, events: Iterable[ToolEvent]) -> list[OutputEvent]:
         """Events without empty ones and calls that the request does not want; ids are set."""

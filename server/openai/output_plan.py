@@ -8,6 +8,7 @@ import msgspec
 from ortloom.models.tool_parsers.tool_parser import ToolParser
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
 from ortloom.server.context import FrontContext
+from ortloom.server.metrics import RequestType
 from ortloom.server.openai.forced_schema import named_call, required_calls
 from ortloom.server.openai.output_parts import OutputPlan
 from ortloom.server.openai.strict_calls import strict_calls
@@ -18,7 +19,8 @@ from ortloom.server.output_parsers import OutputParsers
 
 def output_plan(
     use: ToolUse,
-    parsers: OutputParsers,
+    front: FrontContext,
+    request_type: RequestType,
     *,
     parallel: bool = True,
     include_reasoning: bool = True,
@@ -29,12 +31,18 @@ def output_plan(
 
     Args:
         use: what the request wants of its tools.
-        parsers: the front's.
+        front: whose parsers and metrics are used.
+        request_type: whose reply it is, for the metrics.
         parallel: more than one call may be made.
         include_reasoning: reasoning is shown.
         template_kwargs: the variables the template was given.
         prompt: the rendered prompt.
     """
+    parsers = front.parsers
+
+    def note(streaming: bool, found: bool) -> None:
+        front.metrics.tool_parser_call(streaming=streaming, found=found, request_type=request_type)
+
     return OutputPlan(
         mode=use.mode,
         tools=use.tools,
@@ -46,6 +54,7 @@ def output_plan(
         prompt=prompt,
         parallel=parallel,
         include_reasoning=include_reasoning,
+        note=note,
     )
 
 

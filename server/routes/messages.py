@@ -20,7 +20,7 @@ async def create_message(request: Request) -> HTTPResponse | None:
     front = context_of(request)
     body = read_json(request, MessagesRequest)
     fields = template_fields(body, front)
-    prepared = await chat.prepare(chat_request(body, front), fields, request, front)
+    prepared = await chat.prepare(chat_request(body, front), fields, request, front, "other")
     if body.stream:
         await messages.stream(prepared, request)
         return None

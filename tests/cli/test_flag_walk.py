@@ -110,7 +110,8 @@ VALUES = {
     "--preemption-mode": None,
     "--profiler-config": '--profiler-config={"dir":"/tmp/x"}',
     "--quantization": "--quantization int8",
-    "--reasoning-config": '--reasoning-config={"reasoning_start_str":"<a>","reasoning_end_str":"</a>"}',
+    "--reasoning-config": "--reasoning-config="
+    '{"reasoning_start_str":"<a>","reasoning_end_str":"</a>"}',
     "--reasoning-effort-budgets": '--reasoning-effort-budgets={"low":5}',
     "--reasoning-parser": "--reasoning-parser deepseek_r1",
     "--reasoning-parser-plugin": "--reasoning-parser-plugin {python}",

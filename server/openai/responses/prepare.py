@@ -114,7 +114,8 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
         prompt = await chat_prompt(fields, False, front, limited=body.truncation != "auto")
         output = output_plan(
             use,
-            front.parsers,
+            front,
+            "responses",
             parallel=body.parallel_tool_calls is not False,
             include_reasoning=body.include_reasoning is not False,
             template_kwargs=template_variables(fields, front),

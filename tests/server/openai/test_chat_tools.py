@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -392,3 +393,36 @@ def test_forced_usage_is_in_every_chunk_with_reasoning_tokens(serve, say):
         whole = app.post(PATH, body()).json()["usage"]["completion_tokens_details"]
         assert whole["reasoning_tokens"] == streamed
         assert 0 < streamed < len(ids)
+
+
+def parser_uses(app):
+    """(mode, outcome, request type) -> uses of the parser so far, without zeros."""
+    name = "vllm:tool_call_parser_invocations_total"
+    uses = {}
+    for line in httpx.get(f"{app.url}/metrics").text.splitlines():
+        if line.startswith(name + "{"):
+            labels, _, count = line.partition("{")[2].rpartition("} ")
+            found = dict(label.split("=") for label in labels.split(","))
+            key = tuple(found[k].strip('"') for k in ("mode", "outcome", "request_type"))
+            uses[key] = float(count)
+    return {key: count for key, count in uses.items() if count}
+
+
+def test_uses_of_the_parser_are_counted(serve, say):
+    with serve(parsers=OutputParsers(tool=BracketCalls, auto=True)) as app:
+        say("[[noop]]")
+        choice_of(app, tools=TOOLS)
+        whole = {("non_streaming", "tool_call", "chat_completions"): 1.0}
+        assert parser_uses(app) == whole
+        choice_of(app, tools=TOOLS, tool_choice="none")
+        assert parser_uses(app) == whole
+        say("The sea")
+        choice_of(app, tools=TOOLS)
+        whole["non_streaming", "no_tool_call", "chat_completions"] = 1.0
+        assert parser_uses(app) == whole
+        say("[[noop]]")
+        chunks_of(app, tools=TOOLS)
+        uses = parser_uses(app)
+        assert uses.pop(("streaming", "tool_call", "chat_completions")) >= 1.0
+        uses.pop(("streaming", "no_tool_call", "chat_completions"), None)
+        assert uses == whole
