@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
 
@@ -397,15 +396,14 @@ def test_forced_usage_is_in_every_chunk_with_reasoning_tokens(serve, say):
 
 def parser_uses(app):
     """(mode, outcome, request type) -> uses of the parser so far, without zeros."""
-    name = "vllm:tool_call_parser_invocations_total"
     uses = {}
-    for line in httpx.get(f"{app.url}/metrics").text.splitlines():
-        if line.startswith(name + "{"):
-            labels, _, count = line.partition("{")[2].rpartition("} ")
-            found = dict(label.split("=") for label in labels.split(","))
-            key = tuple(found[k].strip('"') for k in ("mode", "outcome", "request_type"))
-            uses[key] = float(count)
-    return {key: count for key, count in uses.items() if count}
+    for family in app.context.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "vllm:tool_call_parser_invocations_total" and sample.value:
+                labels = sample.labels
+                key = labels["mode"], labels["outcome"], labels["request_type"]
+                uses[key] = sample.value
+    return uses
 
 
 def test_uses_of_the_parser_are_counted(serve, say):
