@@ -174,7 +174,7 @@ def beam_options(request: GenerationRequest, params: SamplingParams) -> BeamOpti
     for name, given in (
         ("structured_outputs", params.structured_output),
         ("prompt_logprobs", params.prompt_logprobs),
-        ("bad_words", params.bad_words_token_ids),
+        ("bad_words", params.bad_words),
         ("allowed_token_ids", params.allowed_token_ids),
         ("logit_bias", params.logit_bias),
     ):
