@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortloom.config import Config
 from ortloom.errors import CapacityError, EngineDead, RequestError
@@ -18,7 +19,6 @@ from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
 from ortloom.runtime.external_ids import belonging_to
 from ortloom.runtime.kv_cache_manager import KVCacheManager
 from ortloom.runtime.kv_events import KVEventLog
-from ortloom.runtime.kv_publisher import KVPublisher
 from ortloom.runtime.kv_residency import KVResidency
 from ortloom.runtime.lifecycle import METHODS, Lifecycle
 from ortloom.runtime.messages import (
@@ -45,6 +45,9 @@ from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_times import note_step
 from ortloom.runtime.step_watchdog import StepWatchdog
 from ortloom.runtime.wide_outputs import in_messages
+
+if TYPE_CHECKING:
+    from ortloom.runtime.kv_publisher import KVPublisher
 
 log = logging.getLogger("ortloom.engine")
 
@@ -80,8 +83,10 @@ class EngineCore:
         self._events: KVEventLog | None = None
         self._publisher: KVPublisher | None = None
         if config.cache.kv_events is not None:
+            from ortloom.runtime import kv_publisher  # brings ZeroMQ, which few engines need
+
             self._events = KVEventLog(runner.block_size)
-            self._publisher = KVPublisher(config.cache.kv_events)
+            self._publisher = kv_publisher.KVPublisher(config.cache.kv_events)
         self.pool = BlockPool(runner.num_blocks, self._events)
         caching = config.cache.enable_prefix_caching
         algorithm = config.cache.prefix_caching_hash_algo

@@ -27,7 +27,7 @@ def logged(engine):
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr("ortloom.runtime.engine_core.KVPublisher", lambda config: None)
+    monkeypatch.setattr("ortloom.runtime.kv_publisher.KVPublisher", lambda config: None)
     return Harness(FakeModelRunner(num_blocks=6), kv_events=KVEventsConfig())
 
 
