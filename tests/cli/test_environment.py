@@ -97,10 +97,15 @@ def test_stored_responses_belong_to_one_front():
 
 def test_unknown_names_are_told_apart():
     env = read_environment(
-        {"VLLM_API_KEY": "k", "VLLM_FOO": "1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_URL": "u"}
+        {"VLLM_API_KEY": "k", "VLLM_FOO": "1", "VLLM_CONFIG_ROOT": "/c", "VLLM_URL": "u"}
     )
     assert env.unknown == ("VLLM_FOO",)
-    assert env.without_effect == ("VLLM_SERVER_DEV_MODE",)
+    assert env.without_effect == ("VLLM_CONFIG_ROOT",)
+
+
+def test_the_logo_is_left_out():
+    assert read_environment({}).logging.logo
+    assert not read_environment({"VLLM_DISABLE_LOG_LOGO": "1"}).logging.logo
 
 
 def test_unknown_variables_warn_or_fail(ortloom):
