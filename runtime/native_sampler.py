@@ -62,6 +62,11 @@ class _Report:
 class NativeRow:
     """One request's row.
 
+    Attributes:
+        uncut: processed entries of a greedy pick, which are of the whole row, while the library
+            takes such a pick as a cut to one token; None = not wanted. To be filled after the row
+            has been sampled.
+
     Args:
         state: of the request.
         vocab_size: V.
@@ -78,6 +83,7 @@ class NativeRow:
         "address",
         "report",
         "row",
+        "uncut",
     )
 
     def __init__(self, state: SamplingState, vocab_size: int, mode: LogprobsMode) -> None:
@@ -87,11 +93,14 @@ class NativeRow:
         self.row = SampleRow()
         self.address = ctypes.addressof(self.row)
         self.report: _Report | None = None
+        self.uncut: LogprobsReport | None = None
         self._fill_parameters()
         self._fill_processors(vocab_size)
         params = state.request.sampling
         if params.logprobs is not None:
             target = self.row.raw if mode.startswith("raw") else self.row.processed
+            if params.greedy and not mode.startswith("raw"):
+                target = self.uncut = LogprobsReport()
             num_top = vocab_size if params.logprobs < 0 else min(params.logprobs, vocab_size)
             extra = params.logprob_token_ids or ()
             self.report = _Report(target, _kind(mode), num_top, extra)
@@ -228,6 +237,10 @@ class NativeSampler:
         self._library.run(
             logits, [row.address if isinstance(row, NativeRow) else 0 for row in rows]
         )
+        for index, row in enumerate(rows):
+            if isinstance(row, NativeRow) and row.uncut and row.row.status == sampling.SAMPLED:
+                # the library has processed the row in place
+                self._library.describe(logits[index : index + 1], row.row.token, row.uncut)
         return [row.result() if isinstance(row, NativeRow) else row for row in rows]
 
     def prompt_entry(self, row: NDArray[np.float32], target: int, num_top: int) -> TokenLogprobs:

@@ -112,11 +112,11 @@ class NumpySampler:
         pick: int,
         request: Request,
     ) -> TokenLogprobs:
-        """Greedy is a cut that leaves one token: processed modes give it all the mass."""
+        """A greedy pick cuts nothing: processed modes tell of the whole row it was made from."""
         if self._mode.startswith("raw"):
             return self._raw_logprobs(raw, pick, request)
-        offset = float(row[pick]) if self._mode == "processed_logprobs" else 0.0
-        return self._describe(row, offset, pick, request, np.array([pick]))
+        offset = log_normaliser(row) if self._mode == "processed_logprobs" else 0.0
+        return self._describe(row, offset, pick, request, None)
 
     def _raw_logprobs(self, raw: NDArray[np.float32], own: int, request: Request) -> TokenLogprobs:
         offset = 0.0 if self._mode == "raw_logits" else log_normaliser(raw)

@@ -19,6 +19,7 @@ from ortloom.server.anthropic.reply import (
 )
 from ortloom.server.openai.chat import Chat
 from ortloom.server.openai.chat_chunks import joined
+from ortloom.server.openai.detail import mask_member
 from ortloom.server.openai.generation import generate
 from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta, WholeOutput
 from ortloom.server.openai.reply import json_response
@@ -46,7 +47,16 @@ async def answer(chat: Chat) -> HTTPResponse:
     }
     if stop_sequence is not None:
         body["stop_sequence"] = stop_sequence
+    body |= _detail(chat, sample)
     return json_response(body)
+
+
+def _detail(chat: Chat, sample: Sample) -> dict[str, Any]:
+    """`logprobs` and `sampling_mask` of all tokens, in chat's form, if they were asked for."""
+    if chat.logprobs is None:
+        return {}
+    logprobs = chat.logprobs.build(sample.logprobs, sample.details)
+    return {"logprobs": logprobs, **mask_member(chat.body, sample.masks)}
 
 
 def _blocks(whole: WholeOutput) -> list[Block]:
@@ -81,6 +91,7 @@ class _MessageEvents:
         self._chat = chat
         self._parts = chat.output.follow()
         self._blocks = BlockEvents()
+        self._sample = Sample(0)  # followed only for the detail of its tokens
 
     def start(self) -> bytes:
         """The event that opens the stream; how much was cached is not known yet."""
@@ -93,6 +104,8 @@ class _MessageEvents:
     def of_piece(self, piece: Piece) -> list[bytes]:
         """The events of one piece, with the last ones if it ends the sample."""
         self._chat.usage.add(piece)
+        if self._chat.logprobs is not None:
+            self._sample.add(piece)
         parts = self._parts.push(piece.text)
         if piece.finish_reason is None:
             return self._shown(parts)
@@ -117,7 +130,8 @@ class _MessageEvents:
         called = self._parts.called
         stop_reason, stop_sequence = ending(piece.finish_reason, piece.stop_reason, called)
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
-        told = event("message_delta", delta=delta, usage=_usage(self._chat))
+        detail = _detail(self._chat, self._sample)
+        told = event("message_delta", delta=delta, usage=_usage(self._chat), **detail)
         return [told, event("message_stop")]
 
 

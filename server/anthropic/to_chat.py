@@ -73,6 +73,7 @@ def chat_request(body: MessagesRequest, front: FrontContext) -> ChatCompletionRe
         parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
         response_format=_format(body),
         thinking_token_budget=None if front.parsers.markers is None else _budget(body),
+        logprobs_detail=body.logprobs_detail,
         cache_salt=body.cache_salt,
         kv_transfer_params=body.kv_transfer_params,
         ec_transfer_params=body.ec_transfer_params,

@@ -109,6 +109,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    logprobs_detail: bool | None = None
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None

@@ -177,6 +177,7 @@ def beam_options(request: GenerationRequest, params: SamplingParams) -> BeamOpti
         ("bad_words", params.bad_words or params.bad_words_token_ids),
         ("allowed_token_ids", params.allowed_token_ids),
         ("logit_bias", params.logit_bias),
+        ("logits_processors", params.logits_processors),
     ):
         if given is not None:
             raise InvalidRequest(f"{name} cannot be combined with use_beam_search.", name)

@@ -103,6 +103,11 @@ def test_unknown_names_are_told_apart():
     assert env.without_effect == ("VLLM_IMAGE_FETCH_TIMEOUT",)
 
 
+def test_the_logo_is_left_out():
+    assert read_environment({}).logging.logo
+    assert not read_environment({"VLLM_DISABLE_LOG_LOGO": "1"}).logging.logo
+
+
 def test_unknown_variables_warn_or_fail(ortloom):
     done = ortloom("serve", "/missing", env={"VLLM_FOO": "1"})
     assert done.returncode == 1

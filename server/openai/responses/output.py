@@ -4,9 +4,11 @@ An item is opened by the first part of its kind and closed by the first one of a
 """
 
 import uuid
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from ortloom.models.tool_parsers.tool_parser import CallStart
+from ortloom.runtime.messages import SamplingMask
 from ortloom.server.openai.responses.events import Event
 
 Item = dict[str, Any]
@@ -14,42 +16,65 @@ Logprobs = list[dict[str, Any]]
 Ending = Literal["completed", "incomplete"]
 
 
+class _Notes:
+    """What is told of consecutive tokens: an entry each in both lists, or none in one of them."""
+
+    def __init__(self) -> None:
+        self.logprobs: Logprobs = []
+        self.masks: list[SamplingMask] = []
+
+    def add(self, logprobs: Logprobs, masks: Sequence[SamplingMask]) -> None:
+        self.logprobs += logprobs
+        self.masks += masks
+
+    def clear(self) -> None:
+        self.logprobs.clear()
+        self.masks.clear()
+
+
 class _Message:
     """Text for the reader."""
 
-    def __init__(self, index: int, logprobs: bool) -> None:
+    def __init__(self, index: int, logprobs: bool, masks: bool) -> None:
         self.id = f"msg_{uuid.uuid4().hex}"
         self._place = {"item_id": self.id, "output_index": index, "content_index": 0}
         self._index = index
         self._text: list[str] = []
-        self._logprobs: Logprobs | None = [] if logprobs else None
+        self._logprobs = logprobs
+        self._masks = masks
+        self._notes = _Notes()
 
     def opened(self) -> list[Event]:
         part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+        part |= self._mask_member([])
         return [
             _item_event("added", self._index, self._item([], "in_progress")),
             {"type": "response.content_part.added", **self._place, "part": part},
         ]
 
-    def add(self, text: str, logprobs: Logprobs) -> Event:
+    def add(self, text: str, notes: _Notes) -> Event:
         self._text.append(text)
-        self.add_logprobs(logprobs)
+        self.add_notes(notes)
         return {
             "type": "response.output_text.delta",
             **self._place,
             "delta": text,
-            "logprobs": [_without_bytes(entry) for entry in logprobs],
+            "logprobs": [_without_bytes(entry) for entry in notes.logprobs],
+            **self._mask_member(notes.masks),
         }
 
-    def add_logprobs(self, logprobs: Logprobs) -> None:
-        if self._logprobs is not None:
-            self._logprobs += logprobs
+    def add_notes(self, notes: _Notes) -> None:
+        self._notes.add(notes.logprobs, notes.masks)
+
+    def _mask_member(self, masks: list[SamplingMask]) -> dict[str, Any]:
+        return {"sampling_mask": masks} if self._masks else {}
 
     def closed(self, status: Ending) -> list[Event]:
         item = self.item(status)
         part = item["content"][0]
         logprobs = [_without_bytes(entry) for entry in part["logprobs"] or ()]
         done = {"text": part["text"], "logprobs": logprobs}
+        done |= self._mask_member(self._notes.masks)
         return [
             {"type": "response.output_text.done", **self._place, **done},
             {"type": "response.content_part.done", **self._place, "part": part},
@@ -61,7 +86,8 @@ class _Message:
             "annotations": [],
             "text": "".join(self._text),
             "type": "output_text",
-            "logprobs": self._logprobs,
+            "logprobs": self._notes.logprobs if self._logprobs else None,
+            **self._mask_member(self._notes.masks),
         }
         return self._item([part], status)
 
@@ -167,24 +193,26 @@ class OutputItems:
 
     Args:
         logprobs: messages have logprobs.
+        masks: messages have sampling masks.
         namespaces: (namespace, own name) of functions by the name the model uses.
     """
 
-    def __init__(self, logprobs: bool, namespaces: dict[str, tuple[str, str]]) -> None:
+    def __init__(self, logprobs: bool, masks: bool, namespaces: dict[str, tuple[str, str]]) -> None:
         self._with_logprobs = logprobs
+        self._with_masks = masks
         self._namespaces = namespaces
         self._finished: list[Item] = []
         self._open: _Message | _Reasoning | _Call | None = None
-        self._pending: Logprobs = []
+        self._pending = _Notes()
 
     @property
     def in_call(self) -> bool:
         """A function call is open."""
         return isinstance(self._open, _Call)
 
-    def note(self, logprobs: Logprobs) -> None:
-        """Logprobs of tokens whose text comes with the next part, or never."""
-        self._pending += logprobs
+    def note(self, logprobs: Logprobs, masks: Sequence[SamplingMask] = ()) -> None:
+        """What is told of tokens whose text comes with the next part, or never."""
+        self._pending.add(logprobs, masks)
 
     def text(self, text: str) -> list[Event]:
         """Text for the reader."""
@@ -192,7 +220,7 @@ class OutputItems:
         message = self._open
         if not isinstance(message, _Message):
             events = self.close()
-            message = self._open = _Message(len(self._finished), self._with_logprobs)
+            message = self._open = self._message(len(self._finished))
             events += message.opened()
         return [*events, message.add(text, self._taken())]
 
@@ -230,7 +258,7 @@ class OutputItems:
         if open_ is None:
             return []
         if isinstance(open_, _Message):
-            open_.add_logprobs(self._taken())
+            open_.add_notes(self._taken())
         self._finished.append(open_.item(status))
         self._open = None
         return open_.closed(status)
@@ -238,7 +266,7 @@ class OutputItems:
     def empty_message(self) -> None:
         """A message without text, for a model that wrote nothing at all."""
         if not self._finished:
-            item = _Message(0, False).item("completed")
+            item = self._message(0).item("completed")
             self._finished.append({**item, "content": []})
 
     @property
@@ -246,8 +274,11 @@ class OutputItems:
         """The closed items."""
         return self._finished
 
-    def _taken(self) -> Logprobs:
-        taken, self._pending = self._pending, []
+    def _message(self, index: int) -> _Message:
+        return _Message(index, self._with_logprobs, self._with_masks)
+
+    def _taken(self) -> _Notes:
+        taken, self._pending = self._pending, _Notes()
         return taken
 
 

@@ -280,7 +280,7 @@ def _top_logprobs(body: ResponsesRequest, front: FrontContext) -> int | None:
     most = front.config.model.max_logprobs
     if top < -1 or (most >= 0 and not 0 <= top <= most):
         raise InvalidRequest(f"top_logprobs must be from 0 to {most}, got {top}.", "top_logprobs")
-    return top if body.wants_logprobs else None
+    return top if body.wants_logprobs or body.logprobs_detail else None
 
 
 def _reasoning(

@@ -28,7 +28,9 @@ class Progress:
         self._call = call
         self._sample = Sample(0)
         self._parts = call.output.follow()
-        self._output = OutputItems(call.logprobs is not None, call.tools.namespaces)
+        self._output = OutputItems(
+            call.logprobs is not None, bool(call.body.logprobs_detail), call.tools.namespaces
+        )
         self._usage: dict[str, Any] | None = None
         self._error: dict[str, str] | None = None
         self.status = "queued" if call.body.background else "in_progress"
@@ -43,7 +45,8 @@ class Progress:
         """Follow a piece."""
         self._sample.add(piece)
         if self._call.logprobs is not None and piece.logprobs:
-            self._output.note(self._call.logprobs.build(piece.logprobs)["content"])
+            entries = self._call.logprobs.build(piece.logprobs, piece.details)["content"]
+            self._output.note(entries, piece.masks)
         if self._call.reasoning is not None:
             self._call.reasoning.add(0, piece.token_ids, piece.text)
         found = self._parts.push(piece.text)

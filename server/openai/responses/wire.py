@@ -91,6 +91,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    logprobs_detail: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
@@ -129,6 +130,7 @@ def generation_fields(body: ResponsesRequest) -> GenerationRequest:
         ignore_eos=body.ignore_eos,
         skip_special_tokens=body.skip_special_tokens,
         include_stop_str_in_output=body.include_stop_str_in_output,
+        logprobs_detail=body.logprobs_detail,
         structured_outputs=body.structured_outputs,
         truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
         stream=body.stream,

@@ -63,7 +63,7 @@ def oracle_draw(x, r):
     p = r.sampling
     order = sorted((i for i in range(VOCAB) if x[i] > -np.inf), key=lambda i: (-x[i], i))
     if p.greedy:
-        return order[0], order[:1], [0.0]
+        return order[0], order, log_softmax(x)[order].tolist()
     v = np.array([x[i] / p.temperature for i in order])
     keep = np.ones(len(v), bool)
     if p.min_p:
@@ -311,16 +311,23 @@ def test_raw_modes_see_the_row_before_the_processors_and_processed_ones_after():
     assert by_mode["raw_logprobs"].token_ids == [second, best]
     assert by_mode["raw_logits"].logprobs == pytest.approx([row[0, second], row[0, best]])
     assert by_mode["processed_logprobs"].token_ids == [second, second]
-    assert by_mode["processed_logprobs"].logprobs == [0.0, 0.0]
+    biased = row[0].copy()
+    biased[best] -= 50
+    mass = log_softmax(biased)[second]
+    assert by_mode["processed_logprobs"].logprobs == pytest.approx([mass] * 2, abs=1e-5)
     assert by_mode["processed_logits"].logprobs == pytest.approx([row[0, second]] * 2)
 
 
-def test_greedy_processed_gives_all_mass_to_the_chosen_token():
+def test_a_greedy_pick_cuts_nothing_in_processed_modes():
+    """As vLLM: neither the temperature nor a cut is in the values of a greedy request."""
     row = logits(14)
-    r = request(temperature=0.0, logprobs=4)
+    r = request(temperature=0.0, top_k=2, top_p=0.5, logprobs=4)
     entry = make_sampler("processed_logprobs").sample(row.copy(), [r])[0].logprobs
-    assert entry.logprobs == [0.0, 0.0, CUT, CUT, CUT]
-    assert entry.ranks == [1, 1, VOCAB, VOCAB, VOCAB]
+    expected = np.sort(log_softmax(row[0]))[::-1][:4]
+    assert entry.logprobs == pytest.approx([expected[0], *expected], abs=1e-5)
+    assert entry.ranks == [1, 1, 2, 3, 4]
+    entry = make_sampler("processed_logits").sample(row.copy(), [r])[0].logprobs
+    assert entry.logprobs[1:] == pytest.approx(np.sort(row[0])[::-1][:4])
 
 
 def test_cut_and_masked_tokens_are_reported_as_cut():
@@ -332,7 +339,9 @@ def test_cut_and_masked_tokens_are_reported_as_cut():
     assert entry.logprobs[1:4] == pytest.approx(row[0, order] / np.float32(0.7), rel=1e-5)
     masked = request(allowed_token_ids=[4, 9], temperature=0.0, logprobs=3)
     entry = make_sampler("processed_logprobs").sample(row.copy(), [masked])[0].logprobs
-    assert entry.logprobs[1:] == [0.0, CUT, CUT]
+    first, second = sorted(row[0, [4, 9]], reverse=True)
+    both = np.log(np.exp(first) + np.exp(second))
+    assert entry.logprobs[1:] == pytest.approx([first - both, second - both, CUT], abs=1e-5)
 
 
 def test_asked_token_ids_follow_the_top_ones():

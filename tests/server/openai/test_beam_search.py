@@ -130,6 +130,15 @@ def test_over_http(app, engine, tokenizer):
     ],
 )
 def test_refusals(app, extra, param):
+    check_refusal(app, extra, param)
+
+
+def test_processors_of_a_request_are_refused(serve):
+    with serve(model={"logits_processor_pattern": ".*"}) as app:
+        check_refusal(app, {"logits_processors": ["json.loads"]}, "logits_processors")
+
+
+def check_refusal(app, extra, param):
     body = {"prompt": "The sea", "max_tokens": 3, "n": 2, "use_beam_search": True, **extra}
     reply = app.post("/v1/completions", body)
     assert reply.status_code == 400

@@ -258,6 +258,7 @@ SAMPLING = {
     "logit_bias": ([{"5": 1.0}, None], [({"x": 1}, REFUSED), ([], BAD)]),
     "allowed_token_ids": ([[20, 21]], [([], REFUSED), ("x", BAD)]),
     "bad_words": ([["sea"], [], None], [([""], REFUSED), ("x", BAD)]),
+    "logits_processors": ([[], None], [(["a.B"], REFUSED), ("x", BAD)]),
     "structured_outputs": ([{"regex": "a+"}, None], [({}, REFUSED), ("x", BAD)]),
     "repetition_detection": ([None], [("x", BAD)]),
     "thinking_token_budget": ([None], [("x", BAD)]),

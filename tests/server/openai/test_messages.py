@@ -119,6 +119,23 @@ class TestReply:
         counted = client.beta.messages.count_tokens(model="tiny", messages=HELLO)
         assert counted.input_tokens == message.usage.input_tokens
 
+    def test_the_detail_of_each_token(self, app, say):
+        ids = say("The sea")
+        plain = app.post(PATH, body()).json()
+        assert not {"logprobs", "sampling_mask"} & set(plain)
+        told = app.post(PATH, body(logprobs_detail=True)).json()
+        assert told["sampling_mask"] == [[1, 2]] * len(ids)
+        entries = told["logprobs"]["content"]
+        assert [entry["token"] for entry in entries] == ["The", " sea", "<|im_end|>"]
+        detail = {"raw_logprob": -1.5, "processed_logprob": -0.25, "rank": 7}
+        assert all(detail.items() <= entry.items() for entry in entries)
+        events = named_events(app.post(PATH, body(logprobs_detail=True, stream=True)))
+        (last,) = [data for name, data in events if name == "message_delta"]
+        assert last["logprobs"] == told["logprobs"]
+        assert last["sampling_mask"] == told["sampling_mask"]
+        events = named_events(app.post(PATH, body(stream=True)))
+        assert not any("logprobs" in data for _, data in events)
+
     def test_request_id_of_the_header(self, app, say):
         say("a")
         told = app.post(PATH, body(), headers={"x-request-id": "mine"}).json()

@@ -89,6 +89,7 @@ ONLY_MESSAGES = [
     ({"temperature": "x"}, BAD, "body.temperature"),
     ({"top_k": 1.5}, BAD, "body.top_k"),
     ({"top_p": []}, BAD, "body.top_p"),
+    ({"logprobs_detail": "x"}, BAD, "body.logprobs_detail"),
     ({"cache_salt": 1}, BAD, "body.cache_salt"),
     ({"kv_transfer_params": 1}, BAD, "body.kv_transfer_params"),
     ({"ec_transfer_params": 1}, BAD, "body.ec_transfer_params"),
@@ -206,6 +207,7 @@ class TestTaken:
     def test_null_is_not_given(self, app, engine):
         names = ["metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p", "system"]
         names += ["tools", "tool_choice", "thinking", "output_config", "cache_salt"]
+        names += ["logprobs_detail"]
         names += ["kv_transfer_params", "ec_transfer_params", "vllm_xargs", "chat_template_kwargs"]
         self.sampling(app, engine, **dict.fromkeys(names))
         self.sampling(app, engine)

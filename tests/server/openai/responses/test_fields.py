@@ -135,6 +135,7 @@ INVALID = [
         BAD,
         "body.include_stop_str_in_output",
     ),
+    ("logprobs_detail", {"logprobs_detail": "x"}, BAD, "body.logprobs_detail"),
     ("structured_outputs", {"structured_outputs": {}}, REFUSED, "structured_outputs"),
     ("chat_template_kwargs", {"chat_template_kwargs": 5}, BAD, "body.chat_template_kwargs"),
     ("mm_processor_kwargs", {"mm_processor_kwargs": {}}, REFUSED, None),
@@ -248,6 +249,11 @@ SAMPLED = [
     ({"include_stop_str_in_output": True}, {"include_stop_str_in_output": True}),
     ({"include": ["message.output_text.logprobs"], "top_logprobs": 3}, {"logprobs": 3}),
     ({"top_logprobs": 3}, {"logprobs": None}),
+    (
+        {"logprobs_detail": True, "top_logprobs": 3},
+        {"logprobs": 3, "logprobs_detail": True, "sampling_mask": True},
+    ),
+    ({"logprobs_detail": False}, {"logprobs": None, "logprobs_detail": False}),
 ]
 
 

@@ -197,6 +197,30 @@ def test_logprobs_need_include(app, say, events_of):
     assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == logprobs
 
 
+DETAIL = {"raw_logprob": -1.5, "processed_logprob": -0.25, "rank": 7}
+
+
+def test_the_detail_of_each_token(app, say, events_of):
+    ids = say("The sea")
+    reply = app.post(PATH, body(logprobs_detail=True)).json()
+    (part,) = reply["output"][0]["content"]
+    assert [entry["token"] for entry in part["logprobs"]] == ["The", " sea", "<|im_end|>"]
+    assert all(DETAIL.items() <= entry.items() for entry in part["logprobs"])
+    assert part["sampling_mask"] == [[1, 2]] * len(ids)
+    events = events_of(app.post(PATH, body(logprobs_detail=True, stream=True)))
+    assert events[-1]["response"]["output"][0]["content"] == [part]
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    for event in deltas:
+        assert DETAIL.items() <= event["logprobs"][0].items()
+        assert event["sampling_mask"] == [[1, 2]]
+    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
+    assert done["sampling_mask"] == part["sampling_mask"]
+    # the reply can be input again
+    again = app.post(PATH, body(input=[*reply["output"], {"role": "user", "content": "x"}]))
+    assert again.status_code == 200, again.text
+    assert "sampling_mask" not in again.text
+
+
 def test_the_raw_messages_on_demand(app, say, tokenizer):
     ids = say("The sea")
     reply = app.post(PATH, body(enable_response_messages=True)).json()
