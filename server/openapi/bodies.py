@@ -5,6 +5,8 @@ A path that is not here takes no body, or one that is not described.
 
 from typing import Any
 
+from ortloom.server.anthropic.wire import CountTokensRequest, MessagesRequest
+from ortloom.server.openai.responses.wire import ResponsesRequest
 from ortloom.server.openai.wire_batch import BatchFields
 from ortloom.server.openai.wire_chat import ChatCompletionRequest, TemplateFields
 from ortloom.server.openai.wire_completion import CompletionRequest
@@ -13,29 +15,35 @@ from ortloom.server.openai.wire_generate import GenerateRequest
 from ortloom.server.openai.wire_tokenize import DetokenizeRequest, TokenizeRequest
 from ortloom.server.routes.dev import AbortBody, RpcBody
 
-ALL, ANY = "allOf", "anyOf"
-
-Body = tuple[str, tuple[type, ...]]
-"""Several types, and whether a body fits all of them or any."""
-
-BODIES: dict[str, Body] = {
-    "/v1/completions": (ALL, (CompletionRequest,)),
-    "/v1/chat/completions": (ALL, (ChatCompletionRequest, TemplateFields)),
-    "/v1/chat/completions/batch": (ALL, (ChatCompletionRequest, BatchFields)),
-    "/inference/v1/generate": (ALL, (GenerateRequest,)),
-    "/v1/completions/render": (ALL, (CompletionRequest,)),
-    "/v1/chat/completions/render": (ALL, (ChatCompletionRequest, TemplateFields)),
-    "/v1/completions/derender": (ALL, (DerenderCompletion,)),
-    "/v1/chat/completions/derender": (ALL, (DerenderChat,)),
-    "/invocations": (ANY, (ChatCompletionRequest, CompletionRequest)),
-    "/tokenize": (ALL, (TokenizeRequest,)),
-    "/detokenize": (ALL, (DetokenizeRequest,)),
-    "/abort_requests": (ALL, (AbortBody,)),
-    "/collective_rpc": (ALL, (RpcBody,)),
+BODIES: dict[str, tuple[type, ...]] = {
+    "/v1/completions": (CompletionRequest,),
+    "/v1/chat/completions": (ChatCompletionRequest, TemplateFields),
+    "/v1/chat/completions/batch": (ChatCompletionRequest, BatchFields),
+    "/inference/v1/generate": (GenerateRequest,),
+    "/v1/completions/render": (CompletionRequest,),
+    "/v1/chat/completions/render": (ChatCompletionRequest, TemplateFields),
+    "/v1/completions/derender": (DerenderCompletion,),
+    "/v1/chat/completions/derender": (DerenderChat,),
+    "/v1/responses": (ResponsesRequest,),
+    "/v1/messages": (MessagesRequest,),
+    "/v1/messages/count_tokens": (CountTokensRequest,),
+    "/tokenize": (TokenizeRequest,),
+    "/detokenize": (DetokenizeRequest,),
+    "/abort_requests": (AbortBody,),
+    "/collective_rpc": (RpcBody,),
 }
+"""The types that a body fits, all of them."""
 
 STREAMS = frozenset(
-    {"/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/invocations"}
+    {
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/responses/{response_id}",
+        "/v1/messages",
+        "/inference/v1/generate",
+        "/invocations",
+    }
 )
 """Paths that answer with server-sent events where the body asks for them."""
 
@@ -43,6 +51,10 @@ _MODE = {"type": "string", "enum": ["abort", "wait", "keep"], "default": "abort"
 _SWITCH = {"type": "boolean"}
 
 QUERIES: dict[str, dict[str, dict[str, Any]]] = {
+    "/v1/responses/{response_id}": {
+        "stream": _SWITCH,
+        "starting_after": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    },
     "/server_info": {"config_format": {"type": "string", "enum": ["text", "json"]}},
     "/reset_prefix_cache": {"reset_running_requests": _SWITCH, "reset_external": _SWITCH},
     "/pause": {"mode": _MODE, "clear_cache": {"type": "boolean", "default": True}},
