@@ -4,7 +4,6 @@ from typing import Any
 
 _TEXT = {"type": "string"}
 _TOKEN_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-_MESSAGES = {"minItems": 1}
 
 _PROMPT: dict[str, Any] = {
     "required": ["prompt"],
@@ -20,7 +19,7 @@ _PROMPT: dict[str, Any] = {
     },
 }
 
-_CONVERSATION: dict[str, Any] = {"properties": {"messages": _MESSAGES}}
+_CONVERSATION: dict[str, Any] = {"properties": {"messages": {"minItems": 1}}}
 
 
 def _member(name: str, types: tuple[str, ...], required: bool) -> dict[str, Any]:
@@ -33,9 +32,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     "/v1/completions": _PROMPT,
     "/v1/completions/render": _PROMPT,
     "/v1/completions/derender": _member("completion_request", ("CompletionRequest",), False),
-    "/v1/chat/completions": _CONVERSATION,
-    "/v1/chat/completions/render": _CONVERSATION,
-    "/v1/chat/completions/batch": {"properties": {"messages": {**_MESSAGES, "items": _MESSAGES}}},
+    "/v1/chat/completions/batch": _CONVERSATION,
     "/v1/chat/completions/derender": _member(
         "chat_request", ("ChatCompletionRequest", "TemplateFields"), False
     ),
