@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ortloom.errors import UnsupportedParameter
+from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.generation import GenerationJob, PromptJob
@@ -133,10 +133,19 @@ def _constraint(constraint: StructuredOutput) -> dict[str, Any]:
     if constraint.kind == "json_object":
         value = True
     elif constraint.kind in ("json", "choice", "structural_tag"):
-        value = json.loads(constraint.value)
+        value = _parsed(constraint)
     members: dict[str, Any] = {constraint.kind: value}
     if constraint.whitespace_pattern is not None:
         members["whitespace_pattern"] = constraint.whitespace_pattern
     if constraint.disable_any_whitespace:
         members["disable_any_whitespace"] = True
     return members
+
+
+def _parsed(constraint: StructuredOutput) -> Any:
+    """The JSON value of a constraint; one that came as text was checked by nobody yet."""
+    try:
+        return json.loads(constraint.value)
+    except ValueError as error:
+        what = f"structured_outputs.{constraint.kind} is not valid JSON: {error}."
+        raise InvalidRequest(what, "structured_outputs") from None

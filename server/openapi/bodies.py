@@ -15,31 +15,26 @@ from ortloom.server.openai.wire_generate import GenerateRequest
 from ortloom.server.openai.wire_tokenize import DetokenizeRequest, TokenizeRequest
 from ortloom.server.routes.dev import AbortBody, RpcBody
 
-ALL, ANY = "allOf", "anyOf"
-
-Body = tuple[str, tuple[type, ...]]
-"""Several types, and whether a body fits all of them or any."""
-
-BODIES: dict[str, Body] = {
-    "/v1/completions": (ALL, (CompletionRequest,)),
-    "/v1/chat/completions": (ALL, (ChatCompletionRequest, TemplateFields)),
-    "/v1/chat/completions/batch": (ALL, (ChatCompletionRequest, BatchFields)),
-    "/v1/messages": (ALL, (MessagesRequest,)),
-    "/v1/messages/count_tokens": (ALL, (CountTokensRequest,)),
-    "/v1/messages/render": (ALL, (MessagesRequest,)),
-    "/v1/responses": (ALL, (ResponsesRequest,)),
-    "/v1/responses/render": (ALL, (ResponsesRequest,)),
-    "/inference/v1/generate": (ALL, (GenerateRequest,)),
-    "/v1/completions/render": (ALL, (CompletionRequest,)),
-    "/v1/chat/completions/render": (ALL, (ChatCompletionRequest, TemplateFields)),
-    "/v1/completions/derender": (ALL, (DerenderCompletion,)),
-    "/v1/chat/completions/derender": (ALL, (DerenderChat,)),
-    "/invocations": (ANY, (ChatCompletionRequest, CompletionRequest)),
-    "/tokenize": (ALL, (TokenizeRequest,)),
-    "/detokenize": (ALL, (DetokenizeRequest,)),
-    "/abort_requests": (ALL, (AbortBody,)),
-    "/collective_rpc": (ALL, (RpcBody,)),
+BODIES: dict[str, tuple[type, ...]] = {
+    "/v1/completions": (CompletionRequest,),
+    "/v1/chat/completions": (ChatCompletionRequest, TemplateFields),
+    "/v1/chat/completions/batch": (ChatCompletionRequest, BatchFields),
+    "/v1/messages": (MessagesRequest,),
+    "/v1/messages/count_tokens": (CountTokensRequest,),
+    "/v1/messages/render": (MessagesRequest,),
+    "/v1/responses": (ResponsesRequest,),
+    "/v1/responses/render": (ResponsesRequest,),
+    "/inference/v1/generate": (GenerateRequest,),
+    "/v1/completions/render": (CompletionRequest,),
+    "/v1/chat/completions/render": (ChatCompletionRequest, TemplateFields),
+    "/v1/completions/derender": (DerenderCompletion,),
+    "/v1/chat/completions/derender": (DerenderChat,),
+    "/tokenize": (TokenizeRequest,),
+    "/detokenize": (DetokenizeRequest,),
+    "/abort_requests": (AbortBody,),
+    "/collective_rpc": (RpcBody,),
 }
+"""The types that a body fits, all of them."""
 
 STREAMS = frozenset(
     {
@@ -58,6 +53,10 @@ _MODE = {"type": "string", "enum": ["abort", "wait", "keep"], "default": "abort"
 _SWITCH = {"type": "boolean"}
 
 QUERIES: dict[str, dict[str, dict[str, Any]]] = {
+    "/v1/responses/{response_id}": {
+        "stream": _SWITCH,
+        "starting_after": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    },
     "/server_info": {"config_format": {"type": "string", "enum": ["text", "json"]}},
     "/reset_prefix_cache": {"reset_running_requests": _SWITCH, "reset_external": _SWITCH},
     "/pause": {"mode": _MODE, "clear_cache": {"type": "boolean", "default": True}},

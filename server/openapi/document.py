@@ -7,9 +7,11 @@ import msgspec
 from sanic import Sanic
 
 from ortloom import __version__
+from ortloom.server.anthropic.error_body import words_errors_of
 from ortloom.server.context import FrontContext
 from ortloom.server.error_handler import ErrorBody
-from ortloom.server.openapi.bodies import ALL, BODIES, EMPTY, OTHER_CONTENT, QUERIES, STREAMS
+from ortloom.server.openapi.bodies import BODIES, EMPTY, OTHER_CONTENT, QUERIES, STREAMS
+from ortloom.server.openapi.details import EITHER, FURTHER, ID_FORMS, MESSAGES_ERROR
 
 _PARAMETER = re.compile(r"<([^:>]+)(?::[^>]+)?>")
 _JSON = "application/json"
@@ -49,14 +51,21 @@ class _Schemas:
 
     def __init__(self) -> None:
         types: list[type] = [ErrorBody]
-        for _, some in BODIES.values():
+        for some in BODIES.values():
             types += [kind for kind in some if kind not in types]
         made, self.components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+        self.components[MESSAGES_ERROR["title"]] = MESSAGES_ERROR
         self._references = dict(zip(types, made, strict=True))
 
     def of(self, kind: type) -> dict[str, Any]:
         """A reference to a type's schema."""
         return self._references[kind]
+
+    def error(self, path: str) -> dict[str, Any]:
+        """A reference to the schema of a path's errors."""
+        if words_errors_of(path):
+            return {"$ref": _REFERENCE.format(name=MESSAGES_ERROR["title"])}
+        return self.of(ErrorBody)
 
 
 def _operation(path: str, method: str, route: Any, schemas: _Schemas) -> dict[str, Any]:
@@ -66,22 +75,21 @@ def _operation(path: str, method: str, route: Any, schemas: _Schemas) -> dict[st
         "summary": text.partition("\n")[0],
         "responses": {
             "200": _success(path),
-            "4XX": _failure("The request cannot be answered as it is.", schemas),
-            "5XX": _failure("The server cannot answer.", schemas),
+            "4XX": _failure("The request cannot be answered as it is.", path, schemas),
+            "5XX": _failure("The server cannot answer.", path, schemas),
         },
     }
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(name)}
         for name in _PARAMETER.findall(f"/{route.path}".split("?")[0])
     ]
-    if method == "POST" or path == "/server_info":
-        parameters += [
-            {"name": name, "in": "query", "required": False, "schema": schema}
-            for name, schema in QUERIES.get(path, {}).items()
-        ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in QUERIES.get(path, {}).items()
+    ]
     if parameters:
         operation["parameters"] = parameters
-    if method == "POST" and path in BODIES:
+    if path in BODIES or path in EITHER:
         operation["requestBody"] = {
             "required": path != "/abort_requests",
             "content": {_JSON: {"schema": _body(path, schemas)}},
@@ -90,9 +98,16 @@ def _operation(path: str, method: str, route: Any, schemas: _Schemas) -> dict[st
 
 
 def _body(path: str, schemas: _Schemas) -> dict[str, Any]:
-    how, types = BODIES[path]
-    references = [schemas.of(kind) for kind in types]
-    return references[0] if len(references) == 1 and how == ALL else {how: references}
+    if path in EITHER:
+        return {"anyOf": [_body(other, schemas) for other in EITHER[path]]}
+    parts = [schemas.of(kind) for kind in BODIES[path]]
+    parts += [FURTHER[path]] if path in FURTHER else []
+    return parts[0] if len(parts) == 1 else {"allOf": parts}
+
+
+def _path_schema(name: str) -> dict[str, Any]:
+    form = ID_FORMS.get(name)
+    return {"type": "string"} if form is None else {"type": "string", "pattern": form}
 
 
 def _success(path: str) -> dict[str, Any]:
@@ -104,5 +119,5 @@ def _success(path: str) -> dict[str, Any]:
     return {"description": "The answer.", "content": content}
 
 
-def _failure(text: str, schemas: _Schemas) -> dict[str, Any]:
-    return {"description": text, "content": {_JSON: {"schema": schemas.of(ErrorBody)}}}
+def _failure(text: str, path: str, schemas: _Schemas) -> dict[str, Any]:
+    return {"description": text, "content": {_JSON: {"schema": schemas.error(path)}}}

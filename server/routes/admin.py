@@ -12,6 +12,7 @@ from ortloom import __version__
 from ortloom.config import Config
 from ortloom.errors import EngineDead, InvalidRequest
 from ortloom.server.context import FrontContext, context_of
+from ortloom.server.engine_control import switch
 
 blueprint = Blueprint("admin")
 
@@ -78,7 +79,8 @@ async def reset_prefix_cache(request: Request) -> HTTPResponse:
     client = context_of(request).client
     if client.dead is not None:
         raise EngineDead("The engine is not running.")
-    running = request.args.get("reset_running_requests", "false").lower() in ("1", "true", "yes")
+    running = switch(request, "reset_running_requests", False)
+    switch(request, "reset_external", False)  # there is no cache elsewhere to reset
     success = await client.reset_prefix_cache(running)
     body = msgspec.json.encode({"success": success})
     return HTTPResponse(body, content_type="application/json")

@@ -9,6 +9,7 @@ from ortloom.server.openai.wire_chat import ChatCompletionRequest, TemplateField
 from ortloom.server.openai.wire_completion import CompletionRequest
 from ortloom.server.openai.wire_generate import GenerateRequest
 from ortloom.server.openapi.bodies import BODIES, EMPTY, QUERIES, STREAMS
+from ortloom.server.openapi.details import EITHER, FURTHER
 
 EVERYTHING = RouteConfig(scale_out=True, dev_mode=True, profiler=True, tokenizer_info=True)
 
@@ -48,7 +49,7 @@ def test_what_it_lists_exists(whole, document):
 
 
 def test_the_tables_name_routes_that_exist(document):
-    for path in (*BODIES, *QUERIES, *EMPTY, *STREAMS):
+    for path in (*BODIES, *EITHER, *FURTHER, *QUERIES, *EMPTY, *STREAMS):
         assert path in document["paths"]
 
 
@@ -93,6 +94,39 @@ def test_bodies_have_the_fields_of_their_types(document, path, types):
     for name in names:
         fields |= set(document["components"]["schemas"][name]["properties"])
     assert fields == {field for kind in types for field in kind.__struct_fields__}
+
+
+def test_every_route_that_reads_a_body_describes_it(whole, document):
+    for path, methods in document["paths"].items():
+        if "post" not in methods or "{" in path or path in ("/pause", "/sleep"):
+            continue
+        post = methods["post"]
+        refused = whole.client.post(path)
+        reads = refused.status_code == 400 and "only 'application/json'" in refused.text
+        assert reads <= ("requestBody" in post), path
+    whole.post("/wake_up", {})
+
+
+def test_errors_have_the_form_that_is_described(whole, document):
+    schemas = document["components"]["schemas"]
+    for path in ("/v1/messages", "/v1/chat/completions"):
+        told = document["paths"][path]["post"]["responses"]["4XX"]["content"]["application/json"]
+        schema = schemas[told["schema"]["$ref"].rpartition("/")[2]]
+        for body in ({}, {"model": "another", "max_tokens": 1, "messages": []}):
+            error = whole.client.post(path, json=body).json()
+            assert set(schema["required"]) <= set(error)
+            inner = schema["properties"]["error"]
+            if "$ref" in inner:
+                inner = schemas[inner["$ref"].rpartition("/")[2]]
+            assert set(inner["required"]) <= set(error["error"])
+
+
+def test_switches_of_the_prefix_cache_are_true_or_false(whole):
+    for name in ("reset_running_requests", "reset_external"):
+        assert whole.client.post("/reset_prefix_cache", params={name: "true"}).is_success
+        refused = whole.client.post("/reset_prefix_cache", params={name: "3"})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == name
 
 
 def test_the_pages(app, serve):

@@ -159,6 +159,15 @@ def test_constraints_survive_rendering(scale_out, engine, constraint):
     assert through == direct
 
 
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+@pytest.mark.parametrize("kind", ["json", "structural_tag"])
+def test_a_constraint_that_is_no_json_is_refused(scale_out, route, kind):
+    body = {"prompt": "x", "messages": HI, "structured_outputs": {kind: "{"}}
+    refused = scale_out.post(f"/v1/{route}/render", body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "structured_outputs"
+
+
 def same(ours, theirs):
     """Equal but for ids, times and what an engine alone knows."""
     for reply in (ours, theirs):
