@@ -272,6 +272,18 @@ def test_requests_that_end_without_output(error, counted):
     assert values == counted
 
 
+def test_ending_very_many_samples_takes_linear_time():
+    """A client that leaves with n at its limit must not hold up the front."""
+    front = FrontMetrics("m", 64)
+    began = time.process_time()
+    with front.request(prompt_tokens=3, n=16384) as measured:
+        measured.on_output(EngineOutput("a", [5, 6]), 1.0)
+    assert time.process_time() - began < 4
+    assert value_of(front, "vllm:request_max_num_generation_tokens_count") == 1
+    assert value_of(front, "vllm:request_max_num_generation_tokens_sum") == 2
+    assert value_of(front, "vllm:e2e_request_latency_seconds_count") == 16384
+
+
 def test_rendered_text_parses():
     front = FrontMetrics('we"ird\\name', 64)
     front.http("/x", "GET", 200, 0.2, 1, 2)
