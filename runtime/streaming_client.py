@@ -34,6 +34,7 @@ class StreamingClient(ABC):
         self._dead: str | None = None
         self._stats = EngineStats()
         self._streams: dict[str, OutputStream] = {}
+        self._left: list[str] = []
         self._calls: dict[int, asyncio.Future[EngineReply]] = {}
         self._call_ids = itertools.count(1)
         self._changed = asyncio.Event()
@@ -89,7 +90,8 @@ class StreamingClient(ABC):
         Outputs that are ready together come merged into one.
 
         Raises:
-            InvalidRequest: the engine refuses the request (before the first output).
+            InvalidRequest: the engine refuses the request, or it cannot be sent (before the first
+                output).
             QueueFull: an admission limit is reached (before the first output).
             EngineDead: the engine is gone.
             RequestFailed: the request failed inside the engine.
@@ -99,6 +101,7 @@ class StreamingClient(ABC):
         request_id = request.request_id
         if request_id in self._streams:
             raise InvalidRequest(f"request id '{request_id}' is in use.", "request_id")
+        self._abort_left()
         stream = self._streams[request_id] = OutputStream()
         try:
             self._post(request)
@@ -107,7 +110,20 @@ class StreamingClient(ABC):
         finally:
             del self._streams[request_id]
             if not stream.ended and self._dead is None:
-                self._post(EngineAbort([request_id]))
+                self._leave(request_id)
+
+    def _leave(self, request_id: str) -> None:
+        """Abort a request that nobody reads any more, in one message with all others that are left
+        in this turn of the loop: a client that goes away may have thousands of samples."""
+        if not self._left:
+            asyncio.get_running_loop().call_soon(self._abort_left)
+        self._left.append(request_id)
+
+    def _abort_left(self) -> None:
+        """Comes before any other message, so that an id can be used again at once."""
+        left, self._left = self._left, []
+        if left and self._dead is None:
+            self._post(EngineAbort(left))
 
     async def abort(
         self,
@@ -120,6 +136,7 @@ class StreamingClient(ABC):
             request_ids: which.
             finish_reason: stop = a stop string was found (counts as a finished request).
         """
+        self._abort_left()
         if request_ids and self._dead is None:
             self._post(EngineAbort(list(request_ids), finish_reason))
 
@@ -177,6 +194,7 @@ class StreamingClient(ABC):
     async def _call(self, control: EngineControl) -> EngineReply:
         if self._dead is not None:
             raise EngineDead(self._dead)
+        self._abort_left()
         control.call_id = next(self._call_ids)
         future: asyncio.Future[EngineReply] = asyncio.get_running_loop().create_future()
         self._calls[control.call_id] = future

@@ -12,7 +12,8 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from ortloom.runtime.messages import ClientMessage, EngineMessage
+from ortloom.errors import InvalidRequest
+from ortloom.runtime.messages import ClientMessage, EngineMessage, EngineRequest
 from ortloom.runtime.streaming_client import StreamingClient
 
 log = logging.getLogger("ortloom.client")
@@ -24,6 +25,9 @@ SEND_QUEUE = 100_000
 
 LARGE_FRAME = 1 << 18
 """Bytes of a message that takes milliseconds to read."""
+
+_FIELD_NAMES = {"thinking": "thinking_token_budget", "extra_args": "vllm_xargs"}
+"""Requests' names of sampling fields that have another one here."""
 
 
 class ZmqClient(StreamingClient):
@@ -77,6 +81,7 @@ class ZmqClient(StreamingClient):
         """End own requests at the engine and disconnect."""
         if self._socket is None:
             return
+        self._abort_left()
         if self._streams and self._dead is None:
             await self.abort(list(self._streams))
         self.mark_dead("the client was closed")
@@ -96,7 +101,11 @@ class ZmqClient(StreamingClient):
     def _post(self, message: ClientMessage) -> None:
         if self._socket is None:
             return
-        sent = self._socket.send(self._encode(message))
+        try:
+            frame = self._encode(message)
+        except OverflowError:
+            raise _too_wide(message) from None
+        sent = self._socket.send(frame)
         if isinstance(sent, asyncio.Future):
             sent.add_done_callback(_drop_error)
 
@@ -124,6 +133,19 @@ class ZmqClient(StreamingClient):
                     self._hello()
                 else:
                     connected_before = True
+
+
+def _too_wide(message: ClientMessage) -> InvalidRequest:
+    """The error of a message that holds an integer msgpack has no form for."""
+    field = None
+    if isinstance(message, EngineRequest):
+        for name in message.sampling.__struct_fields__:
+            try:
+                msgspec.msgpack.encode(getattr(message.sampling, name))
+            except OverflowError:
+                field = _FIELD_NAMES.get(name, name)
+                break
+    return InvalidRequest(f"{field or 'The request'} holds an integer of more than 64 bits.", field)
 
 
 def _drop_error(future: "asyncio.Future[Any]") -> None:

@@ -215,7 +215,9 @@ class RequestMetrics:
 
     __slots__ = (
         "_arrival",
+        "_ended",
         "_front",
+        "_longest",
         "_max_tokens",
         "_n",
         "_prompt_tokens",
@@ -237,6 +239,8 @@ class RequestMetrics:
         self._n = n
         self._arrival = time.monotonic() if arrival is None else arrival
         self._samples: dict[str, _Sample] = {}
+        self._ended = 0
+        self._longest = 0
         self._record = current_record.get()
         if self._record is not None:
             self._record.prompt_tokens += prompt_tokens
@@ -339,9 +343,10 @@ class RequestMetrics:
             self._record.output_tokens += sample.tokens
             self._record.cached_tokens = max(self._record.cached_tokens, sample.cached)
             self._record.finish_reason = reason
-        ended = [s.tokens for s in self._samples.values() if s.finished]
-        if len(ended) == self._n:
-            front.longest.observe(max(ended))
+        self._ended += 1
+        self._longest = max(self._longest, sample.tokens)
+        if self._ended == self._n:
+            front.longest.observe(self._longest)
 
     def _phases(self, sample: _Sample) -> None:
         front = self._front

@@ -1,14 +1,18 @@
 """The contract of EngineClient: one suite against the process and the thread."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from engines import SLOW, collect, process_client, run, thread_client, until
 from fakes import FakeModelRunner, make_config, make_request, solo_tokens
 
 from ortloom.errors import EngineDead, InvalidRequest, QueueFull, RequestFailed
+from ortloom.models.thinking import Thinking
 from ortloom.runtime.engine_core import EngineCore
 from ortloom.runtime.in_process_client import InProcessClient
+from ortloom.runtime.sampling_params import RepetitionDetection
+from ortloom.runtime.zmq_client import ZmqClient
 
 PROMPT = list(range(8, 48))
 
@@ -83,6 +87,46 @@ def test_closing_the_iterator_aborts_the_request(connect):
             stats = await client.fetch_stats()
             assert stats.finished["abort"] == 1
             assert stats.kv_cache_usage == 0.0
+
+    run(body())
+
+
+def test_requests_that_are_left_together_end_with_one_message(connect):
+    async def body():
+        async with connect(runner=SLOW) as client:
+            streams = [client.generate(make_request(f"r{i}", [8 + i], 50)) for i in range(12)]
+            await asyncio.gather(*(anext(stream) for stream in streams))
+            sent, post = [], client._post
+            client._post = lambda message: (sent.append(message), post(message))
+            await asyncio.gather(*(stream.aclose() for stream in streams))
+            assert await collect(client, make_request("r3", PROMPT, 2)) is not None
+            assert [type(message).__name__ for message in sent] == ["EngineAbort", "EngineRequest"]
+            assert sorted(sent[0].request_ids) == sorted(f"r{i}" for i in range(12))
+            last = client.generate(make_request("r4", PROMPT, 50))
+            await anext(last)
+            await last.aclose()
+            await until(lambda: client.stats.num_requests_running == 0)
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"extra_args": {"deep": [{"a": 2**64}]}}, "vllm_xargs"),
+        ({"repetition_detection": RepetitionDetection(2, 1, 10**30)}, "repetition_detection"),
+        ({"thinking": Thinking(end="x", budget=-(2**70))}, "thinking_token_budget"),
+    ],
+    ids=["vllm_xargs", "repetition_detection", "thinking"],
+)
+def test_numbers_that_cannot_be_sent_are_refused_by_name(fields, name):
+    async def body():
+        client = ZmqClient("inproc://nowhere")
+        client._socket = SimpleNamespace(send=lambda frame: None)
+        with pytest.raises(InvalidRequest, match=f"{name} .*64 bits") as caught:
+            await anext(client.generate(make_request("r", PROMPT, 4, **fields)))
+        assert caught.value.param == name
+        assert client.num_streams == 0
 
     run(body())
 

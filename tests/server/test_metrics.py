@@ -62,8 +62,8 @@ def test_every_series_is_there_before_traffic(bundle):
             for sample in family.samples:
                 if sample.name.startswith("vllm:") and not sample.name.endswith("_config_info"):
                     assert sample.labels["model_name"] == "tiny"
-                    if not sample.name.startswith("vllm:tool_call_parser_"):
-                        assert sample.labels["engine"] == "0"
+                    parser = sample.name.startswith("vllm:tool_call_parser_invocations_")
+                    assert sample.labels.get("engine") == (None if parser else "0")
 
 
 def test_numbers_agree_with_usage(server):
@@ -271,6 +271,18 @@ def test_requests_that_end_without_output(error, counted):
             raise error
     values = {k: v._value.get() for k, v in front.success.items() if v._value.get()}
     assert values == counted
+
+
+def test_ending_very_many_samples_takes_linear_time():
+    """A client that leaves with n at its limit must not hold up the front."""
+    front = FrontMetrics("m", 64)
+    began = time.process_time()
+    with front.request(prompt_tokens=3, n=16384) as measured:
+        measured.on_output(EngineOutput("a", [5, 6]), 1.0)
+    assert time.process_time() - began < 4
+    assert value_of(front, "vllm:request_max_num_generation_tokens_count") == 1
+    assert value_of(front, "vllm:request_max_num_generation_tokens_sum") == 2
+    assert value_of(front, "vllm:e2e_request_latency_seconds_count") == 16384
 
 
 def test_rendered_text_parses():

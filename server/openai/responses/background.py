@@ -15,7 +15,7 @@ from ortloom.server.error_handler import describe, log_unexpected
 from ortloom.server.inflight import BackgroundWork
 from ortloom.server.openai.generation import generate
 from ortloom.server.openai.responses.events import Event, EventNumbers
-from ortloom.server.openai.responses.prepare import Call
+from ortloom.server.openai.responses.prepare import Call, check_free
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
 
@@ -25,7 +25,9 @@ def start(call: Call, request: Request) -> StoredResponse:
 
     Raises:
         QueueFull: too many are being generated already.
+        ResponseRefused: one with this id is, begun while this one was made ready.
     """
+    check_free(call.id, call.front)
     if call.front.responses.full:
         raise QueueFull("Too many responses are being generated in the background.")
     return _Background(call, request).record

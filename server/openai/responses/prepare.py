@@ -94,7 +94,7 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
         )
     response_id = _response_id(request, body.request_id)
     if stored:
-        _check_free(response_id, front)
+        check_free(response_id, front)
     before = _before(body, front)
     builder = MessageBuilder(before.messages, front.responses.item)
     builder.add_input(body.input)
@@ -183,7 +183,12 @@ def _response_id(request: Request, body_id: str | None) -> str:
     return given if given.startswith(PREFIX) else PREFIX + given
 
 
-def _check_free(response_id: str, front: FrontContext) -> None:
+def check_free(response_id: str, front: FrontContext) -> None:
+    """Nobody else's response with this id is being generated in the background.
+
+    Raises:
+        ResponseRefused: it is.
+    """
     existing = front.responses.get(response_id)
     if existing is not None and not existing.finished:
         raise ResponseRefused(

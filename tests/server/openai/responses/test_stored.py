@@ -4,11 +4,14 @@ import asyncio
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
 from ortloom.errors import InvalidRequest, QueueFull, RequestFailed
+from ortloom.server.openai.chat_prompt import chat_prompt
+from ortloom.server.openai.responses import prepare
 
 PATH = "/v1/responses"
 RULE = "invalid_request_error"
@@ -141,6 +144,24 @@ def test_an_unfinished_message_is_continued(storing, say, engine, tokenizer):
     made(storing.post(PATH, body(input="y", previous_response_id=first["id"])))
     prompt = tokenizer.decode(engine.requests[-1].prompt_token_ids, False)
     assert "<|im_start|>assistant\nThe sea<|im_end|>" in prompt
+
+
+def test_of_two_with_one_id_at_the_same_time_one_is_refused(storing, held, monkeypatch):
+    """Both find the id free; making a prompt ready may take long, and others run meanwhile."""
+
+    async def slow(*args, **options):
+        await asyncio.sleep(0.3)
+        return await chat_prompt(*args, **options)
+
+    monkeypatch.setattr(prepare, "chat_prompt", slow)
+    fields = body(background=True, request_id="twin")
+    with ThreadPoolExecutor(2) as pool:
+        replies = list(pool.map(lambda _: storing.post(PATH, fields), range(2)))
+    refused, taken = sorted(replies, key=lambda reply: -reply.status_code)
+    assert made(taken)["id"] == "resp_twin"
+    assert rule_of(refused) == "request_id"
+    held.go(storing)
+    assert finished(storing, "resp_twin")["status"] == "completed"
 
 
 def test_a_background_response_is_queued_then_runs_then_is_done(storing, held, engine):
