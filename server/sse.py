@@ -121,7 +121,7 @@ class SseWriter:
             # The usual case: nothing waits before these bytes and they do not wait themselves, so
             # neither the order nor the time limit needs care.
             await response.send(data)
-            self._last_write = asyncio.get_running_loop().time()
+            self._written(data)
             return
         async with self._lock:
             if self._response is None:
@@ -132,9 +132,12 @@ class SseWriter:
                 )
                 self._response = response
             await self._bounded(self._response.send(data))
-            if self._log_bodies:
-                log_body(self._request, data)
-            self._last_write = asyncio.get_running_loop().time()
+            self._written(data)
+
+    def _written(self, data: bytes) -> None:
+        if self._log_bodies:
+            log_body(self._request, data)
+        self._last_write = asyncio.get_running_loop().time()
 
     async def _bounded(self, sending: "asyncio.Future[None] | object") -> None:
         """Wait for a write; a client that does not take it within the send timeout is cut off."""
