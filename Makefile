@@ -105,10 +105,11 @@ serve: $(VENV)/.stamp-serve $(BUNDLE)/manifest.json
 
 # Two lanes, since there are hardly ever fewer than two processors: one of compilers, exports and
 # kernels, one that mostly waits for servers. The first one's output is printed when both are done.
+# A shell ignores interrupts for what it starts behind, and tests of interrupts would inherit that.
 # $(1) = name of the log, $(2) = tests of the lane behind, $(3) = arguments of the lane in front
 define LANES
 	@mkdir -p build; log=build/$(1).log; status=0; \
-	  nice -n 5 $(BIN)/python -m pytest $(2) >$$log 2>&1 & behind=$$!; \
+	  nice -n 5 env --default-signal=INT $(BIN)/python -m pytest $(2) >$$log 2>&1 & behind=$$!; \
 	  trap 'kill $$behind 2>/dev/null || true' EXIT; \
 	  $(BIN)/python -m pytest $(3) || status=1; \
 	  wait $$behind || status=1; cat $$log; exit $$status
