@@ -51,9 +51,9 @@ class OrtSession:
     ) -> None:
         self._graph = graph
         self._vocab_size = manifest.architecture.vocab_size
-        options = provider.session_options(manifest, threads)
-        options.add_session_config_entry(_EXTERNAL_FOLDER, str(folder.resolve()))
         model = inside(folder, graph.file.path).read_bytes()
+        options = provider.session_options(manifest, model, threads)
+        options.add_session_config_entry(_EXTERNAL_FOLDER, str(folder.resolve()))
         try:
             self._session = ort.InferenceSession(
                 model, options, providers=provider.provider_options()

@@ -8,9 +8,12 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortloom.errors import InvalidRequest
-from ortloom.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ortloom.models.tokenizer import Tokenizer
 
 _CACHED_SETS = 4096
 
@@ -42,6 +45,8 @@ class VocabularyBytes:
             if self._tokenizer is None:
                 if self._file is None:
                     raise InvalidRequest("The bundle has no tokenizer.")
+                from ortloom.models.tokenizer import Tokenizer
+
                 self._tokenizer = Tokenizer.load(self._file.parent)
         return self._tokenizer.token_bytes(token_id)
 

@@ -9,6 +9,10 @@ if __name__ == "__main__":
     # Next to nothing that loading modules makes is garbage; looking for it is a tenth of a start.
     gc.disable()
 
+    from ortloom.server import lean_sanic
+
+    lean_sanic.install()
+
 import argparse
 import asyncio
 import logging

@@ -1,9 +1,15 @@
 // The library's exported symbols: RegisterCustomOps, which ONNX Runtime calls; OrtloomIsaReport,
-// which lets `collect-env` name the tier without a session; OrtloomTeamConfigure.
+// which lets `collect-env` name the tier without a session; OrtloomSelectOps; OrtloomTeamConfigure.
 
+#include <cstdint>
+#include <cstring>
 #include <exception>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "isa.h"
 #include "op.h"
@@ -64,6 +70,25 @@ constexpr Registered kOps[] = {
     {"PackedExpertsMinimaSymmetric", &kPackedExpertsOp},
     {"PackedExpertsMinimaMinima", &kPackedExpertsOp},
 };
+
+// A bit for each op of kOps.
+using OpSet = uint64_t;
+constexpr OpSet kEveryOp = ~OpSet{0};
+static_assert(std::size(kOps) <= 64);
+
+// What this thread's next registration gives.
+thread_local OpSet selected = kEveryOp;
+
+// The ops whose names occur in a serialised model: all that it uses, and perhaps some more.
+OpSet ops_in(const char* model, size_t size) {
+  OpSet found = 0;
+  for (size_t i = 0; i < std::size(kOps); ++i) {
+    if (memmem(model, size, kOps[i].name, std::strlen(kOps[i].name)) != nullptr) {
+      found |= OpSet{1} << i;
+    }
+  }
+  return found;
+}
 
 // One op of one tier. ONNX Runtime keeps the pointer for as long as a session lives, so ops and
 // domains are made once and never freed.
@@ -139,27 +164,29 @@ Op make_op(const Registered& registered, const Tier* tier, bool has_shape_refere
   return op;
 }
 
-// The domain of one tier, made at its first registration.
-abi::OrtCustomOpDomain* make_domain(const Api& api, const Tier& tier) {
+// The domain of some ops of one tier.
+abi::OrtCustomOpDomain* make_domain(const Api& api, const Tier& tier, OpSet ops) {
   using Create = abi::OrtStatus* (*)(const char*, abi::OrtCustomOpDomain**);
   using Add = abi::OrtStatus* (*)(abi::OrtCustomOpDomain*, const abi::CustomOp*);
   abi::OrtCustomOpDomain* domain = nullptr;
   api.check(abi::slot<Create>(api.table(), abi::Slot::kCreateCustomOpDomain)("ortloom", &domain),
             "a custom op domain");
-  for (const Registered& registered : kOps) {
-    const Op* op = new Op(make_op(registered, &tier, api.has_shape_reference()));
+  for (size_t i = 0; i < std::size(kOps); ++i) {
+    if ((ops >> i & 1) == 0) continue;
+    const Op* op = new Op(make_op(kOps[i], &tier, api.has_shape_reference()));
     api.check(abi::slot<Add>(api.table(), abi::Slot::kCustomOpDomainAdd)(domain, op),
               "a custom op");
   }
   return domain;
 }
 
-abi::OrtCustomOpDomain* domain_of(const Api& api, const Tier& tier) {
-  static abi::OrtCustomOpDomain* domains[kMaxTiers] = {};
-  int count = 0;
-  const ptrdiff_t index = &tier - tiers(&count);
-  if (domains[index] == nullptr) domains[index] = make_domain(api, tier);
-  return domains[index];
+abi::OrtCustomOpDomain* domain_of(const Api& api, const Tier& tier, OpSet ops) {
+  static std::map<std::pair<const Tier*, OpSet>, abi::OrtCustomOpDomain*> domains;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  abi::OrtCustomOpDomain*& domain = domains[{&tier, ops}];
+  if (domain == nullptr) domain = make_domain(api, tier, ops);
+  return domain;
 }
 
 }  // namespace
@@ -169,15 +196,23 @@ ORTLOOM_EXPORT ortloom::abi::OrtStatus* RegisterCustomOps(
     ortloom::abi::OrtSessionOptions* options, const ortloom::abi::OrtApiBase* base) {
   using ortloom::abi::Slot;
   const ortloom::abi::OrtApi* any = base->GetApi(1);
+  const ortloom::OpSet ops = std::exchange(ortloom::selected, ortloom::kEveryOp);
   try {
     const ortloom::Api api(base);
     using Add = ortloom::abi::OrtStatus* (*)(ortloom::abi::OrtSessionOptions*,
                                              ortloom::abi::OrtCustomOpDomain*);
     return ortloom::abi::slot<Add>(api.table(), Slot::kAddCustomOpDomain)(
-        options, ortloom::domain_of(api, ortloom::choose_tier()));
+        options, ortloom::domain_of(api, ortloom::choose_tier(), ops));
   } catch (const std::exception& error) {
     return ortloom::Api(any, false).status(ortloom::abi::kFail, error.what());
   }
+}
+
+// Lets the calling thread's next RegisterCustomOps give only what a model of that many bytes needs,
+// and all ops where `model` is null. ONNX Runtime describes every op to every session anew, which
+// for all of them takes as long as reading a small model's graph.
+ORTLOOM_EXPORT void OrtloomSelectOps(const char* model, size_t size) {
+  ortloom::selected = model == nullptr ? ortloom::kEveryOp : ortloom::ops_in(model, size);
 }
 
 // One line a tier, best first: "name<TAB>state", where state is "used", "available" or "lacks ...";

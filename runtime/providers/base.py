@@ -45,7 +45,7 @@ class ExecutionProvider(Protocol):
         Without a manifest only the machine is looked at.
         """
 
-    def session_options(self, manifest: Manifest, threads: int) -> ort.SessionOptions:
+    def session_options(self, manifest: Manifest, model: bytes, threads: int) -> ort.SessionOptions:
         """Session options, custom ops registered."""
 
     def provider_options(self) -> list[tuple[str, dict[str, str]]]:

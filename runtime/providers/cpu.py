@@ -40,7 +40,7 @@ class CpuProvider(PlainProvider):
             return str(error)
         return None
 
-    def session_options(self, manifest: Manifest, threads: int) -> ort.SessionOptions:
+    def session_options(self, manifest: Manifest, model: bytes, threads: int) -> ort.SessionOptions:
         """Host options with the op library registered.
 
         The library's team does the parallel work; ONNX Runtime's own pool stays at one thread, so
@@ -48,7 +48,7 @@ class CpuProvider(PlainProvider):
         """
         team.configure(threads, SPIN_MICROSECONDS)
         options = host_session_options(1)
-        load.register(options)
+        load.register(options, model)
         return options
 
     def detail(self) -> str:

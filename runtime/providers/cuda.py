@@ -27,7 +27,7 @@ class CudaProvider:
             gpu_probe.missing_graph(manifest, self.graph_variant),
         )
 
-    def session_options(self, manifest: Manifest, threads: int) -> ort.SessionOptions:
+    def session_options(self, manifest: Manifest, model: bytes, threads: int) -> ort.SessionOptions:
         """Plain options: the graph runs on the device."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1

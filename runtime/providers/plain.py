@@ -25,7 +25,7 @@ class PlainProvider:
         """Needs a plain graph only."""
         return missing_graph(manifest, self.graph_variant)
 
-    def session_options(self, manifest: Manifest, threads: int) -> ort.SessionOptions:
+    def session_options(self, manifest: Manifest, model: bytes, threads: int) -> ort.SessionOptions:
         """Host options, no custom op."""
         return host_session_options(threads)
 

@@ -1,10 +1,11 @@
 """POST /abort_requests in the form of --tokens-only: ids are required, nothing is waited for."""
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.errors import SchemaViolation
 from ortloom.runtime.messages import EngineControl
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.engine_control import control
 from ortloom.server.limits import read_json

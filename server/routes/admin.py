@@ -6,11 +6,12 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom import __version__
 from ortloom.config import Config
 from ortloom.errors import EngineDead, InvalidRequest
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import FrontContext, context_of
 from ortloom.server.engine_control import switch
 

@@ -1,7 +1,8 @@
 """POST /v1/completions."""
 
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai import completions

@@ -3,11 +3,12 @@
 from typing import Any, NoReturn
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 from sanic.response import json
 
 from ortloom.errors import InvalidRequest, NotImplementedHere, SchemaViolation
 from ortloom.runtime.messages import EngineControl
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import FrontContext, context_of
 from ortloom.server.engine_control import choice, control, switch
 from ortloom.server.limits import decode_json, read_json

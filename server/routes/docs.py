@@ -1,9 +1,10 @@
 """GET /openapi.json, /docs and /redoc, unless --disable-fastapi-docs."""
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 from sanic.response import html
 
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.openapi.pages import OFFLINE_PAGE, REDOC_PAGE, SWAGGER_PAGE
 

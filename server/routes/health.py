@@ -1,9 +1,10 @@
 """Liveness and load."""
 
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 from sanic.response import json
 
 from ortloom import __version__
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import FrontContext, context_of
 
 blueprint = Blueprint("health")

@@ -7,9 +7,10 @@ The forms are tried in a fixed order: chat first, then completion. GET and POST 
 from typing import Any
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.errors import InvalidRequest, SchemaViolation
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.limits import check_content_type, decode_json
 from ortloom.server.openai.wire_chat import ChatCompletionRequest, TemplateFields
 from ortloom.server.openai.wire_completion import CompletionRequest

@@ -3,11 +3,12 @@
 import asyncio
 from contextlib import suppress
 
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 from sanic.exceptions import NotFound
 
 from ortloom.errors import EngineDead
 from ortloom.runtime.messages import EngineStats
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import FrontContext, context_of
 from ortloom.server.engine_metrics import EngineFamilies
 from ortloom.server.hidden_metrics import old_families

@@ -3,9 +3,10 @@
 import uuid
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.errors import ModelNotFound
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import FrontContext, context_of
 
 blueprint = Blueprint("models", url_prefix="/v1/models")

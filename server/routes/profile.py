@@ -1,8 +1,9 @@
 """POST /start_profile and /stop_profile, with --profiler-config."""
 
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.runtime.messages import EngineControl
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.engine_control import control
 

@@ -5,8 +5,9 @@ engine between them.
 from typing import Any
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai import chat, completions, derender

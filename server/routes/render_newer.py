@@ -1,10 +1,11 @@
 """POST /v1/messages/render and /v1/responses/render."""
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.server.anthropic.to_chat import chat_request, template_fields
 from ortloom.server.anthropic.wire import MessagesRequest
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai import chat

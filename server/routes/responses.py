@@ -1,8 +1,9 @@
 """POST /v1/responses, GET /v1/responses/{id} and POST /v1/responses/{id}/cancel."""
 
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.errors import ResponseRefused, SchemaViolation
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai.responses import background, run

@@ -2,9 +2,10 @@
 
 from typing import NoReturn
 
-from sanic import Blueprint, Request
+from sanic import Request
 
 from ortloom.errors import PermissionDenied
+from ortloom.server.blueprint import Blueprint
 
 blueprint = Blueprint("scale_out_off")
 

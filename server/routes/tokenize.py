@@ -1,9 +1,10 @@
 """POST /tokenize and POST /detokenize."""
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.errors import SchemaViolation
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import FrontContext, context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai.chat_prompt import chat_prompt

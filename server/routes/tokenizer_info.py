@@ -3,9 +3,10 @@
 from typing import Any
 
 import msgspec
-from sanic import Blueprint, HTTPResponse, Request
+from sanic import HTTPResponse, Request
 
 from ortloom.models.tokenizer import Tokenizer
+from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.openai.to_engine import tokenizer_of
 

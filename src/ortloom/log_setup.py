@@ -7,7 +7,6 @@ ours, and its formatter classes have stand-ins where those packages are not inst
 
 import importlib.util
 import logging
-import logging.config
 import sys
 from typing import Any
 
@@ -68,6 +67,8 @@ def apply(config: dict[str, Any]) -> None:
     Raises:
         ConfigError: it does not fit.
     """
+    import logging.config  # with sockets and queues: hardly any start needs it
+
     try:
         logging.config.dictConfig(translated(config))
     except (ValueError, TypeError, AttributeError, ImportError, KeyError) as error:

@@ -9,6 +9,8 @@ import pytest
 
 from ortloom.errors import KernelUnavailable
 from ortloom.kernels import isa, library, load
+from ortloom.kernels.contract import PagedAttentionAttributes
+from ortloom.kernels.probe_model import one_node_model, paged_attention_model
 
 
 def run_python(code, **environment):
@@ -142,9 +144,36 @@ def test_only_the_documented_symbols_are_exported():
         "OrtloomSamplerDescribe",
         "OrtloomSamplerDestroy",
         "OrtloomSamplerRun",
+        "OrtloomSelectOps",
         "OrtloomTeamConfigure",
         "OrtloomTeamThreads",
     }
+
+
+def test_a_registration_for_one_model_gives_what_that_model_needs():
+    """And only the next one of this thread; a name that is part of a longer one is given too."""
+    attention = paged_attention_model(PagedAttentionAttributes(4, 2))
+    norm = one_node_model(
+        "SkipRMSNorm",
+        {"epsilon": 1e-5},
+        ("x", "skip", "weight"),
+        {"x": ("float32", 2), "skip": ("float32", 2), "weight": ("float32", 1)},
+        {"y": ("float32", 2), "sum": ("float32", 2)},
+    )
+
+    def start(model, registered):
+        options = ort.SessionOptions()
+        load.register(options, registered)
+        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    start(attention, attention)
+    start(norm, norm)
+    with pytest.raises(Exception, match="SkipRMSNorm"):
+        start(norm, attention)
+    start(norm, None)
+    start(attention, attention + norm)
+    with pytest.raises(Exception, match="PagedAttention"):
+        start(attention, b"")
 
 
 def test_serving_needs_neither_onnx_nor_torch():
