@@ -34,7 +34,7 @@ from ortloom.runtime.messages import (
     EngineRequest,
 )
 from ortloom.runtime.policies import load_policy
-from ortloom.runtime.scheduler import REQUEST_FAILED
+from ortloom.runtime.request_table import REQUEST_FAILED
 from ortloom.runtime.scheduler_class import load_scheduler
 from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog

@@ -1,4 +1,4 @@
-"""Which tokens of which requests are computed in the next step, and what a step's result means.
+"""Which tokens of which requests are computed in the next step.
 
 There are no phases. A request knows how many tokens it has and how many are computed; a step hands
 out a budget of tokens, first to running requests, then to waiting ones. Prefill, chunked prefill,
@@ -13,42 +13,25 @@ This module does not know model inputs, sampling arithmetic or sockets.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from copy import copy
+from collections.abc import Callable
 
 from ortloom.runtime.block_pool import Block
-from ortloom.runtime.engine_counters import EngineCounters
-from ortloom.runtime.finish_rules import STATUS_OF, check_finish
 from ortloom.runtime.kv_cache_manager import KVCacheManager
-from ortloom.runtime.messages import (
-    EngineOutput,
-    EngineStats,
-    EstimatedCosts,
-    FinishReason,
-    RequestTimes,
-    TokenLogprobs,
-)
+from ortloom.runtime.messages import EngineStats, EstimatedCosts
 from ortloom.runtime.partial_prefills import PartialPrefills
 from ortloom.runtime.policies import SchedulingPolicy
 from ortloom.runtime.request import Request, RequestStatus
-from ortloom.runtime.sampling_state import NOT_FINITE
-from ortloom.runtime.scheduler_output import (
-    ModelRunnerOutput,
-    RowResult,
-    ScheduledRequest,
-    SchedulerOutput,
-)
+from ortloom.runtime.request_table import RequestTable
+from ortloom.runtime.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from ortloom.runtime.step_costs import StepCosts
 from ortloom.runtime.step_limits import StepLimits
-from ortloom.runtime.waiting_queue import WaitingQueue
+from ortloom.runtime.step_results import StepResults
 
 log = logging.getLogger("ortloom.engine")
 
-REQUEST_FAILED = "The request failed inside the engine."
 
-
-class Scheduler:
-    """Owns all live requests and their blocks.
+class Scheduler(RequestTable):
+    """Plans steps over the live requests, and ends what is done.
 
     Args:
         limits: of one step.
@@ -64,38 +47,12 @@ class Scheduler:
         kv: KVCacheManager,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(policy, kv)
         self.limits = limits
-        self.policy = policy
-        self.kv = kv
         self.clock = clock
-        self.counters = EngineCounters()
         self.costs: StepCosts | None = None
-        self.requests: dict[str, Request] = {}
-        self.waiting = WaitingQueue(policy)
-        self.running: list[Request] = []
-        self._outputs: dict[bytes, list[EngineOutput]] = {}
-        self._finished_ids: list[str] = []
+        self._results = StepResults(self)
         self._steps_since_admission = limits.admission_interval
-
-    # ---- what comes in
-
-    def add(self, request: Request) -> None:
-        """Queue an admitted request; its id is not in use."""
-        self.requests[request.request_id] = request
-        self.waiting.push(request)
-
-    def abort(self, request_ids: Iterable[str], reason: FinishReason = "abort") -> None:
-        """End requests now and give their blocks back; unknown ids are ignored."""
-        for request_id in request_ids:
-            request = self.requests.get(request_id)
-            if request is not None:
-                self._finish(request, reason, None)
-
-    def fail(self, requests: Iterable[Request], error: str = REQUEST_FAILED) -> None:
-        """End requests with an internal error; those that are finished already stay as they are."""
-        for request in requests:
-            if not request.finished:
-                self._finish(request, "error", None, error=error)
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         """Forget cached prefixes; False while any block is held.
@@ -108,22 +65,6 @@ class Scheduler:
                 self._preempt(request)
         return self.kv.reset()
 
-    # ---- what the engine asks
-
-    @property
-    def has_work(self) -> bool:
-        """True while any request lives."""
-        return bool(self.requests)
-
-    @property
-    def num_pending_prefill_tokens(self) -> int:
-        """Prompt tokens of live requests that are not computed yet."""
-        return sum(
-            max(0, r.num_prompt_tokens - r.num_computed_tokens)
-            for r in self.requests.values()
-            if not r.prefilled
-        )
-
     def stats(self) -> EngineStats:
         """Gauges of now and counters since start."""
         stats = self.counters.snapshot(len(self.running), len(self.waiting), self.kv.pool.usage)
@@ -133,16 +74,6 @@ class Scheduler:
             costs = self.costs
             stats.costs = EstimatedCosts(costs.flops, costs.read_bytes, costs.write_bytes)
         return stats
-
-    def take_outputs(self) -> dict[bytes, list[EngineOutput]]:
-        """Outputs since the last call, by client."""
-        outputs, self._outputs = self._outputs, {}
-        return outputs
-
-    def take_finished_ids(self) -> list[str]:
-        """Requests that ended since the last call."""
-        ids, self._finished_ids = self._finished_ids, []
-        return ids
 
     # ---- one step
 
@@ -166,7 +97,7 @@ class Scheduler:
         generated = 0
         for item, row in zip(plan.scheduled, result.rows, strict=True):
             if not item.request.finished:
-                generated += self._apply(item, row, now)
+                generated += self._results.apply(item, row, now)
         self.counters.count_step(plan, generated)
         if self.costs is not None:
             self.costs.note(plan)
@@ -302,132 +233,3 @@ class Scheduler:
         request.num_preemptions += 1
         self.counters.num_preemptions += 1
         self.waiting.push(request)
-
-    # ---- parts of update()
-
-    def _apply(self, item: ScheduledRequest, row: RowResult, now: float) -> int:
-        """One request's share of a step; the number of tokens it generated."""
-        request = item.request
-        if row.error is not None:
-            self.counters.corrupted_requests += row.error == NOT_FINITE
-            self._finish(request, "error", None, error=row.error, error_param=row.error_param)
-            return 0
-        if item.samples and row.token_id is None:
-            self.fail([request])
-            return 0
-        request.num_computed_tokens = item.start + item.num_tokens
-        self.kv.commit(request)
-        self._keep_prompt_logprobs(item, row)
-        if not request.prefilled and request.num_computed_tokens >= request.num_prompt_tokens:
-            request.prefilled = True
-            self.counters.count_prefill(request)
-        if not item.samples:
-            if request.num_computed_tokens == request.num_tokens:
-                self._finish(request, "length", None)  # nothing was to be generated
-            return 0
-        assert row.token_id is not None
-        token = _traced(request, row.token_id)
-        first = request.num_output_tokens == 0
-        request.times.last_token = now
-        if first:
-            request.times.first_token = now
-        output = self._output(request)
-        finish = self._append(request, [token, *row.forced], output)
-        if row.logprobs is not None:
-            output.logprobs = [row.logprobs]
-        if row.detail is not None:
-            output.details = [row.detail]
-        if request.sampling.sampling_mask:
-            output.masks = [row.mask]
-        if first:
-            output.times = _copy(request.times)
-            output.prompt_logprobs = _prompt_logprobs(request)
-        if finish:
-            self._finish(request, *finish, output=output)
-        else:
-            self._emit(request, output)
-        generated = len(output.new_token_ids)
-        self.counters.jump_forward_tokens += generated - 1
-        return generated
-
-    def _append(
-        self, request: Request, tokens: list[int], output: EngineOutput
-    ) -> tuple[FinishReason, int | None] | None:
-        """Add tokens up to one that ends the request; why it ends, if it does."""
-        for count, token in enumerate(tokens, 1):
-            request.token_ids.append(token)
-            if finish := check_finish(request):
-                output.new_token_ids = tokens[:count]
-                return finish
-        output.new_token_ids = tokens
-        return None
-
-    def _keep_prompt_logprobs(self, item: ScheduledRequest, row: RowResult) -> None:
-        """Keep entries of positions start+1 ..; a recomputed chunk repeats some."""
-        request = item.request
-        if request.sampling.prompt_logprobs is None:
-            return
-        if not request.prompt_logprobs:
-            request.prompt_logprobs.append(None)
-        known = len(request.prompt_logprobs) - (item.start + 1)
-        request.prompt_logprobs.extend(row.prompt_logprobs[max(0, known) :])
-
-    # ---- endings and outputs
-
-    def _finish(
-        self,
-        request: Request,
-        reason: FinishReason,
-        stop_reason: int | None,
-        *,
-        error: str | None = None,
-        error_param: str | None = None,
-        output: EngineOutput | None = None,
-    ) -> None:
-        request.finish_reason = reason
-        request.stop_reason = stop_reason
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        else:
-            self.waiting.remove(request)
-        request.status = STATUS_OF[reason]
-        self.kv.free(request)
-        del self.requests[request.request_id]
-        self._finished_ids.append(request.request_id)
-        self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
-        output = output or self._output(request)
-        if request.num_output_tokens == 0 and reason == "length":
-            output.prompt_logprobs = _prompt_logprobs(request)
-        output.finish_reason = reason
-        output.stop_reason = stop_reason
-        output.times = _copy(request.times)
-        if error is not None:
-            output.error = error
-            output.error_kind = "internal" if error_param is None else "invalid"
-            output.error_param = error_param
-        self._emit(request, output)
-
-    def _output(self, request: Request) -> EngineOutput:
-        return EngineOutput(
-            request.request_id,
-            num_cached_tokens=request.num_cached_tokens,
-            num_preemptions=request.num_preemptions,
-        )
-
-    def _emit(self, request: Request, output: EngineOutput) -> None:
-        self._outputs.setdefault(request.client_id, []).append(output)
-
-
-def _traced(request: Request, sampled: int) -> int:
-    """The next token: that of the request's trace, while it lasts, else the sampled one."""
-    trace = request.sampling.trace_decode_token_ids
-    index = request.num_output_tokens
-    return trace[index] if trace is not None and index < len(trace) else sampled
-
-
-def _copy(times: RequestTimes) -> RequestTimes:
-    return copy(times)
-
-
-def _prompt_logprobs(request: Request) -> list[TokenLogprobs | None] | None:
-    return None if request.sampling.prompt_logprobs is None else list(request.prompt_logprobs)
