@@ -4,18 +4,18 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortloom.config import Config, KVEventsConfig
-from ortloom.errors import CapacityError, EngineDead, RequestError
+from ortloom.errors import EngineDead, RequestError
 from ortloom.runtime import invariants
 from ortloom.runtime.admission import Admission
 from ortloom.runtime.block_pool import BlockPool
 from ortloom.runtime.engine_profile import EngineProfile
-from ortloom.runtime.engine_protocols import Delivery, Inbox, Outbox, Runner
+from ortloom.runtime.engine_protocols import Inbox, Outbox, Runner
+from ortloom.runtime.entrance import Entrance
 from ortloom.runtime.external_ids import belonging_to
 from ortloom.runtime.heartbeat import log_step
 from ortloom.runtime.kv_cache_manager import KVCacheManager
@@ -26,15 +26,13 @@ from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
     EngineControl,
-    EngineMessage,
     EngineOutput,
-    EngineOutputs,
     EngineReady,
     EngineReply,
     EngineRequest,
 )
+from ortloom.runtime.outbound import STATS_INTERVAL, Outbound
 from ortloom.runtime.policies import load_policy
-from ortloom.runtime.request_table import REQUEST_FAILED
 from ortloom.runtime.scheduler_class import load_scheduler
 from ortloom.runtime.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from ortloom.runtime.stats_log import StatsLog
@@ -44,15 +42,11 @@ from ortloom.runtime.step_log import StepLog
 from ortloom.runtime.step_overlap import StepOverlap
 from ortloom.runtime.step_times import note_step
 from ortloom.runtime.step_watchdog import StepWatchdog
-from ortloom.runtime.wide_outputs import in_messages
 
 if TYPE_CHECKING:
     from ortloom.runtime.kv_publisher import KVPublisher
 
 log = logging.getLogger("ortloom.engine")
-
-STATS_INTERVAL = 1.0
-"""Seconds between numbers for clients that get no outputs, and between looks for lost clients."""
 
 DEVICE_VARIANTS = ("cuda", "tensorrt")
 """Graph variants that leave this process's processors free while they run."""
@@ -97,7 +91,11 @@ class EngineCore:
             per_token = runner.kv_cache_bytes / (runner.num_blocks * runner.block_size)
             variant = runner.provider_report.graph_variant
             self.scheduler.costs = step_costs(Path(config.model.bundle), variant, per_token)
-        self._admission = Admission(
+        stats_log: StatsLog | None = None
+        if config.log.log_stats:
+            stats_log = StatsLog(config.log.stats_interval, clock())
+        self._outbound = Outbound(self.scheduler, clock, stats_log)
+        admission = Admission(
             self.scheduler,
             max_model_len=runner.max_model_len,
             vocab_size=runner.vocab_size,
@@ -107,6 +105,7 @@ class EngineCore:
             seed=config.model.seed,
             trace_replay=config.model.enable_trace_replay,
         )
+        self._entrance = Entrance(self.scheduler, admission, runner, self._outbound)
         self.ready = EngineReady(
             max_model_len=runner.max_model_len,
             vocab_size=runner.vocab_size,
@@ -130,31 +129,21 @@ class EngineCore:
         self._overlap: StepOverlap | None = None
         self._watchdog: StepWatchdog | None = None
         self._debug = config.log.debug_invariants
-        self._stats_log: StatsLog | None = None
-        if config.log.log_stats:
-            self._stats_log = StatsLog(config.log.stats_interval, clock())
         self._step_log = StepLog() if config.log.iteration_details else None
         self._times_steps = config.traces is not None and (
             config.traces.model or config.traces.worker
         )
         self._stopping = False
-        self._clients: dict[bytes, bool] = {}  # every client heard of -> wants stats
-        self._messages: list[tuple[bytes, EngineMessage]] = []
-        self._undelivered: dict[bytes, list[str]] = {}
-        self._validator: ThreadPoolExecutor | None = None
-        self._validating: dict[str, tuple[bytes, EngineRequest, Future[None]]] = {}
         self._lifecycle = Lifecycle(
             self.scheduler,
             runner,
             lambda ids: self._abort(EngineAbort(ids)),
-            self._post,
+            self._outbound.post,
             self._live_ids,
         )
         self._profile: EngineProfile | None = None
         if config.profiler.folder is not None:
             self._profile = EngineProfile(Path(config.profiler.folder))
-        self._last_broadcast = 0.0
-        self._announce = False  # numbers changed outside a step
         self._was_busy = False
 
     # ---- the loop
@@ -186,8 +175,7 @@ class EngineCore:
                 self._publisher.close()
             self.scheduler.fail(list(self.scheduler.requests.values()))
             self.flush(outbox)
-            if self._validator is not None:
-                self._validator.shutdown(wait=False, cancel_futures=True)
+            self._entrance.close()
 
     def stop(self) -> None:
         """Leave the loop after the step in progress.
@@ -198,27 +186,27 @@ class EngineCore:
 
     def _patience(self) -> float | None:
         """Seconds the inbox may wait."""
-        if self._stopping or self._messages or self._announce:
+        if self._stopping or self._outbound.waiting:
             return 0.0
         if self._lifecycle.busy:
             return 0.0
-        if self._validating:
+        if self._entrance.busy:
             return 0.0 if self._was_busy else VALIDATION_POLL
         if self._lifecycle.frozen:
-            return STATS_INTERVAL if self.scheduler.has_work or self._undelivered else None
+            return STATS_INTERVAL if self.scheduler.has_work or self._outbound.owes else None
         if self.scheduler.has_work:
             return 0.0 if self._was_busy else STALL_POLL
-        return STATS_INTERVAL if self._undelivered else None
+        return STATS_INTERVAL if self._outbound.owes else None
 
     # ---- messages
 
     def apply(self, client_id: bytes, message: ClientMessage) -> None:
         """Take one message; answers wait for `flush`."""
-        self._clients.setdefault(client_id, False)
+        self._outbound.hear(client_id)
         match message:
             case EngineRequest():
                 if not self._lifecycle.hold(client_id, message):
-                    self._request(client_id, message)
+                    self._entrance.take(client_id, message)
             case EngineAbort():
                 self._abort(message)
             case EngineControl():
@@ -231,79 +219,26 @@ class EngineCore:
             client_id: whose.
             connected: it is there but stopped reading; it is told once it reads again.
         """
-        self._clients.pop(client_id, None)
+        self._outbound.forget(client_id)
         self._lifecycle.lose_client(client_id)
         lost = [r.request_id for r in self.scheduler.requests.values() if r.client_id == client_id]
-        lost += [i for i, (owner, _, _) in self._validating.items() if owner == client_id]
+        lost += self._entrance.ids_of(client_id)
         if lost:
             log.info("client %s is gone: %d requests end", client_id.hex()[:8], len(lost))
             self._abort(EngineAbort(lost))
-            self._announce = True
+            self._outbound.announce = True
             if connected:
-                self._undelivered.setdefault(client_id, []).extend(lost)
-
-    def _request(self, client_id: bytes, message: EngineRequest) -> None:
-        if message.request_id in self._validating:
-            error = RequestError(f"request id '{message.request_id}' is in use.", "request_id")
-            self._refuse(client_id, message, error)
-        elif not message.sampling.slow_to_check:
-            self._admit(client_id, message, validated=False)
-        else:
-            # Compiling a grammar may take longer than many steps: others must not wait for it.
-            if self._validator is None:
-                # Two, so that a constraint that is known need not wait for one that is hard.
-                self._validator = ThreadPoolExecutor(2, thread_name_prefix="ortloom-validate")
-            future = self._validator.submit(self.runner.validate, message)
-            self._validating[message.request_id] = (client_id, message, future)
-
-    def _admit_validated(self) -> None:
-        done = [item for item in self._validating.items() if item[1][2].done()]
-        for request_id, (client_id, message, future) in done:
-            del self._validating[request_id]
-            error = future.exception()
-            if error is None:
-                self._admit(client_id, message, validated=True)
-            else:
-                self._refuse(client_id, message, error)
-
-    def _admit(self, client_id: bytes, message: EngineRequest, *, validated: bool) -> None:
-        try:
-            request = self._admission.admit(message, client_id, len(self._validating))
-            if not validated:
-                self.runner.validate(message)
-        except Exception as error:
-            self._refuse(client_id, message, error)
-        else:
-            self.scheduler.add(request)
-
-    def _refuse(self, client_id: bytes, message: EngineRequest, error: BaseException) -> None:
-        output = EngineOutput(message.request_id, finish_reason="error", error=str(error))
-        if isinstance(error, CapacityError):
-            output.error_kind = "capacity"
-            self.scheduler.counters.admission_rejections += 1
-        elif isinstance(error, RequestError):
-            output.error_kind = "invalid"
-            output.error_param = error.param
-        else:
-            log.error("admission of %s failed", message.request_id, exc_info=error)
-            output.error_kind = "internal"
-            output.error = REQUEST_FAILED
-        self._post(client_id, EngineOutputs([output], self.scheduler.stats(), self.clock()))
+                self._outbound.tell_later(client_id, lost)
 
     def _abort(self, message: EngineAbort) -> None:
-        for request_id in message.request_ids:
-            pending = self._validating.pop(request_id, None)
-            if pending is not None:
-                pending[2].cancel()
-                output = EngineOutput(request_id, finish_reason=message.finish_reason)
-                self._post(pending[0], EngineOutputs([output], None, self.clock()))
-        for client_id, held in self._lifecycle.drop_held(message.request_ids):
-            output = EngineOutput(held.request_id, finish_reason=message.finish_reason)
-            self._post(client_id, EngineOutputs([output], None, self.clock()))
-        self.scheduler.abort(message.request_ids, message.finish_reason)
+        ids = message.request_ids
+        for client_id, request in [*self._entrance.drop(ids), *self._lifecycle.drop_held(ids)]:
+            output = EngineOutput(request.request_id, finish_reason=message.finish_reason)
+            self._outbound.post_end(client_id, output)
+        self.scheduler.abort(ids, message.finish_reason)
 
     def _live_ids(self) -> set[str]:
-        return {*self.scheduler.requests, *self._validating}
+        return {*self.scheduler.requests, *self._entrance.ids()}
 
     def _abort_external(self, names: list[str]) -> int:
         """Abort requests by the ids clients know, or all; how many were asked for."""
@@ -326,8 +261,8 @@ class EngineCore:
         reply = EngineReply(message.call_id)
         match message.method:
             case "hello":
-                self._clients[client_id] = True
-                self._post(client_id, self.ready)
+                self._outbound.hear(client_id, wants_stats=True)
+                self._outbound.post(client_id, self.ready)
             case "reset_prefix_cache":
                 reply.success = self.scheduler.reset_prefix_cache(message.reset_running_requests)
             case "stats":
@@ -341,10 +276,7 @@ class EngineCore:
                     self._run_profile(message.method == "start_profile")
                 except (OSError, ValueError, RequestError) as error:
                     reply.success, reply.error = False, str(error)
-        self._post(client_id, reply)
-
-    def _post(self, client_id: bytes, message: EngineMessage) -> None:
-        self._messages.append((client_id, message))
+        self._outbound.post(client_id, reply)
 
     # ---- steps
 
@@ -356,11 +288,10 @@ class EngineCore:
         """
         # First, so that an id that is used again is not mistaken for its ended predecessor.
         self._forget_finished()
-        if self._validating:
-            self._admit_validated()
+        self._entrance.settle()
         self._lifecycle.settle()
         for client_id, held in self._lifecycle.take_held():
-            self._request(client_id, held)
+            self._entrance.take(client_id, held)
         plan = None if self._lifecycle.frozen else self.scheduler.schedule()
         self._was_busy = plan is not None
         if plan is not None:
@@ -413,48 +344,8 @@ class EngineCore:
             events = self._events.take()
             if events:
                 self._publisher.publish(events)
-        now = self.clock()
-        messages, self._messages = self._messages, []
-        outputs = self.scheduler.take_outputs()
-        stats = self.scheduler.stats() if outputs else None
-        for client, items in outputs.items():
-            if client in self._clients:
-                for part in in_messages(items):
-                    messages.append((client, EngineOutputs(part, stats, now)))
-        due = self._announce or now - self._last_broadcast >= STATS_INTERVAL
-        if due or (messages and not self.scheduler.has_work):
-            messages += self._broadcast(now)
-        lost: dict[bytes, Delivery] = {}
-        for client, message in messages:
-            if client not in lost and (result := outbox.send(client, message)) != "sent":
-                lost[client] = result
-        for client, result in lost.items():
+        for client, result in self._outbound.flush(outbox).items():
             self.lose_client(client, connected=result == "full")
-        if due and self._undelivered:
-            self._retry_undelivered(outbox, now)
-
-    def _broadcast(self, now: float) -> list[tuple[bytes, EngineMessage]]:
-        """Numbers for every client; also finds clients that died while their requests wait."""
-        self._last_broadcast = now
-        self._announce = False
-        stats = self.scheduler.stats()
-        if self._stats_log is not None:
-            self._stats_log.note(stats, now)
-        update = EngineOutputs([], stats, now)
-        owners = {r.client_id for r in self.scheduler.requests.values()}
-        wanting = {client for client, wants in self._clients.items() if wants}
-        return [(client, update) for client in owners | wanting]
-
-    def _retry_undelivered(self, outbox: Outbox, now: float) -> None:
-        """A client that did not read and reads again must hear that its requests ended."""
-        text = "The client stopped reading, so its requests were ended."
-        for client, request_ids in list(self._undelivered.items()):
-            ends = [
-                EngineOutput(i, finish_reason="error", error=text, error_kind="internal")
-                for i in request_ids
-            ]
-            if outbox.send(client, EngineOutputs(ends, None, now)) != "full":
-                del self._undelivered[client]
 
 
 def _publisher(config: KVEventsConfig) -> "KVPublisher":
