@@ -14,9 +14,17 @@ from ortloom.server.context import FrontContext
 from ortloom.server.limits import decode_json
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.openai import chat, completions
+from ortloom.server.openai.derender_chunk import (
+    CHAT_CHUNK,
+    TEXT_CHUNK,
+    chunk_reply,
+    outputs_until,
+    usage_chunk,
+)
+from ortloom.server.openai.generated import check_generated, has_detail, id_of, most_listed
 from ortloom.server.openai.generation import GenerationJob
-from ortloom.server.openai.replay import EventCatcher, ReplayClient, output_of, reply_of, unscored
-from ortloom.server.openai.to_engine import check_model, check_token_ids, engine_ready
+from ortloom.server.openai.replay import EventCatcher, ReplayClient, output_of, reply_of
+from ortloom.server.openai.to_engine import check_model, engine_ready
 from ortloom.server.openai.wire_chat import ChatCompletionRequest, ChatMessage, TemplateFields
 from ortloom.server.openai.wire_common import GenerationRequest
 from ortloom.server.openai.wire_completion import CompletionRequest
@@ -30,9 +38,7 @@ from ortloom.server.openai.wire_derender import (
 
 Body = TypeVar("Body", bound=GenerationRequest)
 
-_CHAT_CHUNK = "chat.completion.chunk"
 _NOTHING = (b"", b"null")
-_TEXT_CHUNK = "text_completion"
 
 
 async def chat_reply(asked: DerenderChat, request: Request, front: FrontContext) -> dict[str, Any]:
@@ -43,7 +49,7 @@ async def chat_reply(asked: DerenderChat, request: Request, front: FrontContext)
     """
     check_model(asked.model, front)
     reply = _required(asked.generate_response, "generate_response")
-    _check(reply, front)
+    check_generated(reply, front)
     body, fields = _chat_request(asked, [reply])
     replayed = _front(front, [[output_of(choice)] for choice in reply.choices])
     work = await chat.prepare(body, fields, request, replayed)
@@ -67,7 +73,7 @@ async def completion_reply(
     if not replies:
         raise InvalidRequest("generate_responses must not be empty.", "generate_responses")
     for reply in replies:
-        _check(reply, front)
+        check_generated(reply, front)
     counts, ids = _of_each(asked, len(replies))
     body = _completion_request(asked, replies, ids)
     outputs = [[output_of(choice)] for reply in replies for choice in reply.choices]
@@ -93,15 +99,15 @@ async def chat_chunk(asked: DerenderChat, request: Request, front: FrontContext)
     check_model(asked.model, front)
     chunk = _required(asked.generate_chunk, "generate_chunk")
     state = asked.stream_state or StreamState()
-    outputs = _outputs(chunk, state, front)
+    outputs = outputs_until(chunk, state, front)
     if outputs is None:
-        return _usage_chunk(chunk, state, _CHAT_CHUNK, "chatcmpl", front, asked.prompt_tokens)
+        return usage_chunk(chunk, state, CHAT_CHUNK, "chatcmpl", front, asked.prompt_tokens)
     body, fields = _chat_request(asked, [chunk])
     work = await chat.prepare(body, fields, request, _front(front, [outputs]))
     work.job = _with_prompts(work.job, [asked.prompt_token_ids or chunk.prompt_token_ids])
     catcher = EventCatcher(request)
     await chat.stream(work, cast(Request, catcher))
-    return _chunk_reply(chunk, state, catcher.events(), _CHAT_CHUNK, "chatcmpl", front)
+    return chunk_reply(chunk, state, catcher.events(), CHAT_CHUNK, "chatcmpl", front)
 
 
 async def completion_chunk(
@@ -115,10 +121,10 @@ async def completion_chunk(
     check_model(asked.model, front)
     chunk = _required(asked.generate_chunk, "generate_chunk")
     state = asked.stream_state or StreamState()
-    outputs = _outputs(chunk, state, front)
+    outputs = outputs_until(chunk, state, front)
     count = asked.prompt_tokens if isinstance(asked.prompt_tokens, int) else None
     if outputs is None:
-        return _usage_chunk(chunk, state, _TEXT_CHUNK, "cmpl", front, count)
+        return usage_chunk(chunk, state, TEXT_CHUNK, "cmpl", front, count)
     given = [i for i in asked.prompt_token_ids or () if isinstance(i, int)]
     ids = given or chunk.prompt_token_ids
     body = _completion_request(asked, [chunk], [ids])
@@ -128,7 +134,7 @@ async def completion_chunk(
     work.job = _with_prompts(work.job, [ids])
     catcher = EventCatcher(request)
     await completions.stream(work, cast(Request, catcher))
-    return _chunk_reply(chunk, state, catcher.events(), _TEXT_CHUNK, "cmpl", front)
+    return chunk_reply(chunk, state, catcher.events(), TEXT_CHUNK, "cmpl", front)
 
 
 def _required(value: Any, name: str) -> Any:
@@ -137,20 +143,6 @@ def _required(value: Any, name: str) -> Any:
             f"1 validation error: Field required at 'body.{name}'.", f"body.{name}"
         )
     return value
-
-
-def _check(reply: Generated, front: FrontContext) -> None:
-    if reply.output_mode != "tokens":
-        raise InvalidRequest("Only replies in output_mode tokens can be derendered.", "output_mode")
-    most = engine_ready(front)
-    for choice in reply.choices:
-        ids = choice.token_ids or []
-        check_token_ids(ids, most.vocab_size)
-        content = choice.logprobs.content if choice.logprobs is not None else None
-        if content is not None and len(content) != len(ids):
-            raise InvalidRequest(
-                f"A choice has {len(ids)} token ids and {len(content)} logprobs.", "logprobs"
-            )
 
 
 def _of_each(
@@ -184,7 +176,7 @@ def _chat_request(
     else:
         body = decode_json(raw, ChatCompletionRequest)
         fields = decode_json(raw, TemplateFields)
-    top = _listed(replies)
+    top = most_listed(replies)
     if top is not None and not (body.logprobs or body.logprobs_detail):
         body = msgspec.structs.replace(body, logprobs=True, top_logprobs=top)
     elif top is None:
@@ -201,7 +193,7 @@ def _completion_request(
         body = CompletionRequest(prompt=[i or [0] for i in ids])
     else:
         body = decode_json(raw, CompletionRequest)
-    top = _listed(replies)
+    top = most_listed(replies)
     if top is None or (body.logprobs is None and not body.logprobs_detail):
         body = msgspec.structs.replace(body, logprobs=top)
     return _replayable(body, asked, replies)
@@ -213,7 +205,7 @@ def _replayable(body: Body, asked: DerenderCommon, replies: Sequence[Generated])
     if len(samples) != 1 or samples == {0}:
         raise InvalidRequest("Every reply must have the same number of choices.", "choices")
     n = samples.pop()
-    detail = all(_has_detail(reply) for reply in replies)
+    detail = all(has_detail(reply) for reply in replies)
     return msgspec.structs.replace(
         body,
         model=None,
@@ -225,22 +217,6 @@ def _replayable(body: Body, asked: DerenderCommon, replies: Sequence[Generated])
         prompt_logprobs=None,
         logprobs_detail=bool(body.logprobs_detail) and detail,
     )
-
-
-def _has_detail(reply: Generated) -> bool:
-    return all(output_of(choice).details is not None for choice in reply.choices)
-
-
-def _listed(replies: Sequence[Generated]) -> int | None:
-    """How many top tokens the replies list at most; None = no logprobs."""
-    found = [
-        len(entry.top_logprobs)
-        for reply in replies
-        for choice in reply.choices
-        if choice.logprobs is not None
-        for entry in choice.logprobs.content or ()
-    ]
-    return max(found) if found else None
 
 
 def _front(front: FrontContext, outputs: Sequence[Sequence[EngineOutput]]) -> FrontContext:
@@ -277,7 +253,7 @@ def _finish(
     answer: dict[str, Any], prefix: str, replies: Sequence[Generated], counts: list[int] | None
 ) -> None:
     """Id, time and prompt length are those of the replies."""
-    answer["id"] = _id(replies[0], prefix)
+    answer["id"] = id_of(replies[0], prefix)
     if replies[0].created is not None:
         answer["created"] = replies[0].created
     if counts is None:
@@ -285,120 +261,3 @@ def _finish(
     usage = answer["usage"]
     usage["prompt_tokens"] = sum(counts)
     usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-
-
-def _id(reply: Generated, prefix: str) -> str:
-    given = (reply.request_id or "").removeprefix("generate-tokens-")
-    return f"{prefix}-{given.removeprefix(prefix + '-')}"
-
-
-# ---- chunks
-
-
-def _outputs(
-    chunk: Generated, state: StreamState, front: FrontContext
-) -> list[EngineOutput] | None:
-    """The sequence so far as engine outputs; None for a chunk that only tells usage."""
-    _check(chunk, front)
-    if not chunk.choices:
-        return None
-    if len(chunk.choices) > 1:
-        raise InvalidRequest("A chunk has one choice.", "generate_chunk")
-    before = state.output_token_ids
-    if sum(state.output_chunk_lens) != len(before):
-        raise InvalidRequest(
-            "output_chunk_lens must sum up to the number of output_token_ids.", "stream_state"
-        )
-    new = output_of(chunk.choices[0])
-    most = engine_ready(front)
-    check_token_ids(before, most.vocab_size)
-    if len(before) + len(new.new_token_ids) > most.max_model_len:
-        raise InvalidRequest(
-            f"stream_state holds more than the context of {most.max_model_len} tokens.",
-            "stream_state",
-        )
-    outputs, start = [], 0
-    for length in state.output_chunk_lens:
-        ids = before[start : start + length]
-        outputs.append(unscored(ids, new.logprobs is not None))
-        start += length
-    return [*outputs, new]
-
-
-def _chunk_reply(
-    chunk: Generated,
-    state: StreamState,
-    events: list[dict[str, Any]],
-    kind: str,
-    prefix: str,
-    front: FrontContext,
-) -> dict[str, Any]:
-    choice = chunk.choices[0]
-    ids = choice.token_ids or []
-    new = events[state.events :]
-    merged = _merged(new) if new else _head(chunk, kind, prefix, front)
-    if not new:
-        shown: dict[str, Any] = {"text": ""} if kind == _TEXT_CHUNK else {"delta": {}}
-        merged["choices"] = [{"index": 0, **shown, "logprobs": None, "finish_reason": None}]
-    merged["id"] = _id(chunk, prefix)
-    for entry in merged["choices"]:
-        entry["index"] = choice.index
-    if chunk.usage is not None:
-        merged["usage"] = chunk.usage
-    after = StreamState(
-        output_token_ids=state.output_token_ids + ids,
-        output_chunk_lens=[*state.output_chunk_lens, len(ids)],
-        events=len(events),
-    )
-    return {"chunk": merged, "stream_state": msgspec.to_builtins(after)}
-
-
-def _usage_chunk(
-    chunk: Generated,
-    state: StreamState,
-    kind: str,
-    prefix: str,
-    front: FrontContext,
-    prompt_tokens: int | None,
-) -> dict[str, Any]:
-    usage = None if chunk.usage is None else dict(chunk.usage)
-    if usage is not None and prompt_tokens is not None:
-        usage["prompt_tokens"] = prompt_tokens
-    body = {**_head(chunk, kind, prefix, front), "choices": [], "usage": usage}
-    return {"chunk": body, "stream_state": msgspec.to_builtins(state)}
-
-
-def _head(chunk: Generated, kind: str, prefix: str, front: FrontContext) -> dict[str, Any]:
-    return {
-        "id": _id(chunk, prefix),
-        "object": kind,
-        "created": chunk.created or 0,
-        "model": front.served_names[0],
-    }
-
-
-def _merged(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several events of one choice as one: the role and the first text come together."""
-    first = events[0]
-    for event in events[1:]:
-        first = {
-            **first,
-            **{k: v for k, v in event.items() if k != "choices"},
-            "choices": first["choices"],
-        }
-        for ours, more in zip(first["choices"], event["choices"], strict=True):
-            delta = ours.get("delta")
-            joined = _joined(delta, more.get("delta")) if isinstance(delta, dict) else None
-            ours.update(more)
-            if joined is not None:
-                ours["delta"] = joined
-    return first
-
-
-def _joined(first: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    out = dict(first)
-    for name, value in more.items():
-        known = out.get(name)
-        both = isinstance(value, str | list) and type(known) is type(value)
-        out[name] = known + value if both and name != "role" else value
-    return out
