@@ -1,5 +1,6 @@
 """Text with blocks of calls in it: what the formats have in common outside their blocks."""
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from ortloom.models.marker_scan import Markers
@@ -43,9 +44,9 @@ class Blocks(ToolMachine):
     def _begin(self) -> State:
         return self._head if self.bare else self._outside
 
+    @abstractmethod
     def _enter(self, marker: str) -> None:
         """A string of `opens` was taken, or "" stands for a bare block. Sets the next state."""
-        raise NotImplementedError
 
     def _head(self) -> bool:
         self._try()

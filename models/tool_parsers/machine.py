@@ -5,6 +5,7 @@ It decides only on what later text cannot change, so the events joined are the s
 cutting of the text; and `parse` is the same machine run once.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Self
@@ -64,9 +65,9 @@ class ToolMachine(ToolParser):
         self._cut_call = False  # the text ended inside a call
         self._state: State = self._begin()
 
+    @abstractmethod
     def _begin(self) -> State:
         """The first state."""
-        raise NotImplementedError
 
     def _unfinished(self) -> bool:
         """Whether the text, at its end, is still inside a call."""

@@ -1,5 +1,7 @@
 """Calls as tags, or as a JSON object in the tags' place."""
 
+from abc import abstractmethod
+
 from ortloom.models.tool_parsers.json_call import JsonCall
 from ortloom.models.tool_parsers.tagged_calls import TaggedCalls
 
@@ -31,6 +33,6 @@ class TaggedOrJson(TaggedCalls):
             self._state = self._after_json
         return call.failed or call.done
 
+    @abstractmethod
     def _after_json(self) -> bool:
         """After the object."""
-        raise NotImplementedError
