@@ -12,6 +12,7 @@ from ortloom.exporter.attention import AttentionCall
 from ortloom.exporter.rewrites.kv_cache import KVCacheForm
 from ortloom.exporter.sources.checkpoint import Checkpoint
 from ortloom.kernels.contract import HEAD_MAJOR_LAYOUT
+from ortloom.models.bundle_files import hash_file
 from ortloom.models.manifest import (
     Architecture,
     FileEntry,
@@ -21,7 +22,6 @@ from ortloom.models.manifest import (
     RopeFacts,
     Source,
     TensorSpec,
-    hash_file,
 )
 
 DTYPES = {

@@ -24,7 +24,7 @@ from ortloom.exporter.open_config import read_source_config
 from ortloom.exporter.options import ExportOptions, Storage
 from ortloom.exporter.sources.checkpoint import Checkpoint
 from ortloom.exporter.sources.open_source import open_source
-from ortloom.models.manifest import WEIGHT_ALIGNMENT
+from ortloom.models.weight_file import WEIGHT_ALIGNMENT
 
 BASE_MEMORY = 900 * 1024 * 1024
 """Bytes: importing torch and transformers, tracing and one weight chunk (measured: 0.55 GB)."""

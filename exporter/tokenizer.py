@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ortloom.errors import SourceInvalid
-from ortloom.models.manifest import FileEntry, TokenizerFiles, hash_file
+from ortloom.models.bundle_files import hash_file
+from ortloom.models.manifest import FileEntry, TokenizerFiles
 
 PROBES = (
     "Hello, world!",

@@ -25,13 +25,8 @@ from typing import Any
 import numpy as np
 
 from ortloom.errors import SourceInvalid
-from ortloom.models.manifest import (
-    WEIGHT_ALIGNMENT,
-    FileEntry,
-    WeightFile,
-    WeightTensor,
-    weight_header,
-)
+from ortloom.models.manifest import FileEntry
+from ortloom.models.weight_file import WEIGHT_ALIGNMENT, WeightFile, WeightTensor, weight_header
 
 WEIGHT_PATH = "weights/model.bin"
 

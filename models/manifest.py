@@ -16,11 +16,13 @@ from typing import Literal
 import msgspec
 
 from ortloom.errors import ManifestError
+from ortloom.models.bundle_files import check_contents
 from ortloom.models.graph_entry import FileEntry as FileEntry
 from ortloom.models.graph_entry import Graph as Graph
 from ortloom.models.graph_entry import GraphIO as GraphIO
 from ortloom.models.graph_entry import TensorSpec as TensorSpec
 from ortloom.models.graph_entry import drop_later_defaults
+from ortloom.models.weight_file import WeightFile, check_header
 from ortloom.models.weight_forms import Dtypes, Quantization
 
 SCHEMA_VERSION = 1
@@ -30,15 +32,6 @@ OP_CONTRACT_VERSION = 1
 """Version of the `ortloom` op set the graphs were written against."""
 
 MANIFEST_NAME = "manifest.json"
-
-WEIGHT_ALIGNMENT = 64 * 1024
-"""Bytes; every tensor in a weight file starts on such a boundary, the parts of one aside."""
-
-WEIGHT_MAGIC = b"ORTLOOMW"
-"""A weight file starts with magic, u32 LE format version, u32 LE tensor count, then zeros up to
-WEIGHT_ALIGNMENT; tensor data follows."""
-
-WEIGHT_FORMAT_VERSION = 1
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,31 +99,6 @@ class KVGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     kv_layout: Literal["NB,BS,H,D"] = "NB,BS,H,D"
     shares_with: int | None = None
-
-
-class WeightTensor(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
-    """One tensor in a weight file; `offset` and `length` in bytes.
-
-    `part_of` names the tensor whose bytes these are some of: rows of a matrix that one variant
-    reads whole and another in parts.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    length: int
-    part_of: str | None = None
-
-
-class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One weight file with its layout; which graph variants use it."""
-
-    file: FileEntry
-    variants: tuple[str, ...]
-    tensors: tuple[WeightTensor, ...]
 
 
 class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -295,9 +263,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ManifestError(f"cannot read {MANIFEST_NAME}: {error.strerror}") from None
         manifest = cls.from_bytes(data)
         for entry in manifest.small_files():
-            _check_contents(folder, entry)
+            check_contents(folder, entry)
         for weight in manifest.weights:
-            _check_header(folder, weight)
+            check_header(folder, weight)
         return manifest
 
     def verify_weights(self, folder: Path) -> None:
@@ -307,68 +275,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ManifestError: a weight file's contents differ from the manifest.
         """
         for weight in self.weights:
-            _check_contents(folder, weight.file)
-
-
-def inside(folder: Path, path: str) -> Path:
-    """`folder / path`, refusing paths that leave the folder.
-
-    Raises:
-        ManifestError: absolute path, `..`, a link to the outside, or links in a circle.
-    """
-    if path.startswith("/") or "\\" in path or ".." in path.split("/"):
-        raise ManifestError(f"'{path}' points outside the bundle")
-    full = folder / path
-    try:
-        within = full.resolve().is_relative_to(folder.resolve())
-    except (RuntimeError, OSError):  # RuntimeError up to Python 3.12
-        raise ManifestError(f"'{path}' is a link that leads nowhere") from None
-    if not within:
-        raise ManifestError(f"'{path}' points outside the bundle")
-    return full
-
-
-def hash_file(path: Path) -> str:
-    """sha256 of a file's contents, as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _size(folder: Path, entry: FileEntry) -> Path:
-    full = inside(folder, entry.path)
-    try:
-        size = full.stat().st_size
-    except OSError:
-        raise ManifestError(f"'{entry.path}' is missing from the bundle") from None
-    if size != entry.size:
-        raise ManifestError(f"'{entry.path}' has {size} bytes, the manifest says {entry.size}")
-    return full
-
-
-def _check_contents(folder: Path, entry: FileEntry) -> None:
-    if hash_file(_size(folder, entry)) != entry.sha256:
-        raise ManifestError(f"'{entry.path}' was changed after export (sha256 differs)")
-
-
-def weight_header(num_tensors: int) -> bytes:
-    """The first WEIGHT_ALIGNMENT bytes of a weight file."""
-    head = WEIGHT_MAGIC + WEIGHT_FORMAT_VERSION.to_bytes(4, "little")
-    return (head + num_tensors.to_bytes(4, "little")).ljust(WEIGHT_ALIGNMENT, b"\0")
-
-
-def _check_header(folder: Path, weight: WeightFile) -> None:
-    full = _size(folder, weight.file)
-    with full.open("rb") as file:
-        head = file.read(16)
-    if head != weight_header(len(weight.tensors))[:16]:
-        raise ManifestError(f"'{weight.file.path}' does not start with its weight header")
-    whole = {t.name: (t.offset, t.length) for t in weight.tensors if t.part_of is None}
-    for tensor in weight.tensors:
-        start, size = 0, weight.file.size
-        if tensor.part_of is not None:
-            start, size = whole.get(tensor.part_of, (0, 0))
-        elif tensor.offset % WEIGHT_ALIGNMENT:
-            raise ManifestError(f"tensor '{tensor.name}' is not aligned in '{weight.file.path}'")
-        if tensor.offset < start or tensor.offset + tensor.length > start + size:
-            outside = weight.file.path if tensor.part_of is None else tensor.part_of
-            raise ManifestError(f"tensor '{tensor.name}' lies outside '{outside}'")
+            check_contents(folder, weight.file)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ortloom.config import Config
 from ortloom.errors import EngineError, InvalidRequest
-from ortloom.models.manifest import Manifest, inside
+from ortloom.models.bundle_files import inside
+from ortloom.models.manifest import Manifest
 from ortloom.runtime import machine
 from ortloom.runtime.context_window import ContextWindow
 from ortloom.runtime.grammar_trial import GrammarTrial

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from ortloom.models.manifest import Graph, Manifest, inside
+from ortloom.models.bundle_files import inside
+from ortloom.models.manifest import Graph, Manifest
 from ortloom.runtime.kv_pools import PoolSpec, pool_specs
 from ortloom.runtime.providers.base import ExecutionProvider
 from ortloom.runtime.session import OrtSession

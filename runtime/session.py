@@ -15,7 +15,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from ortloom.errors import EngineError, ManifestError, ProviderUnavailable
-from ortloom.models.manifest import Graph, Manifest, inside
+from ortloom.models.bundle_files import inside
+from ortloom.models.manifest import Graph, Manifest
 from ortloom.runtime.kv_pools import PoolSpec
 from ortloom.runtime.model_inputs import ModelInputs
 from ortloom.runtime.providers.base import ExecutionProvider

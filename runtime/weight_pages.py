@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ortloom.models.manifest import WeightFile
+from ortloom.models.weight_file import WeightFile
 
 _DONTNEED = 4
 _HUGE = 2 << 20

@@ -10,7 +10,8 @@ from ortloom.exporter.weights import Array
 from ortloom.kernels.packed_contract import Format, PackedAttributes
 from ortloom.kernels.packed_reference import unpacked_weight
 from ortloom.kernels.packing import unpack_float
-from ortloom.models.manifest import Manifest, WeightTensor
+from ortloom.models.manifest import Manifest
+from ortloom.models.weight_file import WeightTensor
 
 _BITS = {"bfloat16": "uint16"}
 """Type of the manifest → NumPy type of the same size, where NumPy has no such type."""

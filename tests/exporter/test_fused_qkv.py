@@ -21,7 +21,8 @@ from ortloom.exporter.verify import schedule
 from ortloom.exporter.verify.check import check_tokens
 from ortloom.exporter.verify.session import GraphRunner
 from ortloom.exporter.weights import StoredTensor, WeightJob, WeightLayout
-from ortloom.models.manifest import MANIFEST_NAME, WEIGHT_ALIGNMENT, Manifest
+from ortloom.models.manifest import MANIFEST_NAME, Manifest
+from ortloom.models.weight_file import WEIGHT_ALIGNMENT
 
 CASES = [
     ("qwen2", None), ("qwen3", None), ("llama", "int4"), ("qwen2", "int4"), ("qwen2", "int8"),

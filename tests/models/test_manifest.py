@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from ortloom.errors import ManifestError
+from ortloom.models import bundle_files, weight_file
 from ortloom.models import manifest as m
 
 
@@ -14,14 +15,18 @@ def entry(root, path, data):
     full = root / path
     full.parent.mkdir(parents=True, exist_ok=True)
     full.write_bytes(data)
-    return m.FileEntry(path=path, size=len(data), sha256=m.hash_file(full))
+    return m.FileEntry(path=path, size=len(data), sha256=bundle_files.hash_file(full))
 
 
 def make(root):
-    data = m.weight_header(2).ljust(3 * m.WEIGHT_ALIGNMENT, b"\1")
+    data = weight_file.weight_header(2).ljust(3 * weight_file.WEIGHT_ALIGNMENT, b"\1")
     tensors = tuple(
-        m.WeightTensor(
-            name=name, dtype="float32", shape=(4, 4), offset=(i + 1) * m.WEIGHT_ALIGNMENT, length=64
+        weight_file.WeightTensor(
+            name=name,
+            dtype="float32",
+            shape=(4, 4),
+            offset=(i + 1) * weight_file.WEIGHT_ALIGNMENT,
+            length=64,
         )
         for i, name in enumerate("ab")
     )
@@ -55,7 +60,7 @@ def make(root):
                       kind="sliding"),
         ),
         weights=(
-            m.WeightFile(
+            weight_file.WeightFile(
                 file=entry(root, "weights/model.bin", data), variants=("cpu",), tensors=tensors
             ),
         ),
@@ -123,7 +128,7 @@ def walk(struct, seen):
 def test_every_part_is_frozen_and_refuses_unknown_fields():
     seen = set()
     walk(m.Manifest, seen)
-    assert {m.Source, m.Graph, m.GraphIO, m.KVGroup, m.WeightTensor, m.Engine} <= seen
+    assert {m.Source, m.Graph, m.GraphIO, m.KVGroup, weight_file.WeightTensor, m.Engine} <= seen
     for struct in seen:
         config = struct.__struct_config__
         assert config.frozen, struct
@@ -203,7 +208,7 @@ def test_the_source_may_name_its_origin(tmp_path):
 def test_figures(tmp_path):
     made = make(tmp_path)
     assert made.bytes_per_token() == 2 * (64 + 64) * 4
-    assert made.weight_bytes("cpu") == 3 * m.WEIGHT_ALIGNMENT
+    assert made.weight_bytes("cpu") == 3 * weight_file.WEIGHT_ALIGNMENT
     assert made.weight_bytes("plain") == 0
     assert made.graph("cpu").file.path == "graphs/cpu.onnx"
     with pytest.raises(
@@ -284,7 +289,9 @@ def test_weights_are_checked_by_size_and_header_and_on_request_by_content(tmp_pa
 
 def test_a_tensor_outside_its_file_is_noticed(tmp_path):
     made = make(tmp_path)
-    far = msgspec.structs.replace(made.weights[0].tensors[0], offset=9 * m.WEIGHT_ALIGNMENT)
+    far = msgspec.structs.replace(
+        made.weights[0].tensors[0], offset=9 * weight_file.WEIGHT_ALIGNMENT
+    )
     weight = msgspec.structs.replace(made.weights[0], tensors=(far, *made.weights[0].tensors[1:]))
     changed = msgspec.structs.replace(made, weights=(weight,)).sealed()
     (tmp_path / m.MANIFEST_NAME).write_bytes(changed.to_bytes())

@@ -22,9 +22,9 @@ from ortloom.kernels.contract import (
     PagedAttentionAttributes,
 )
 from ortloom.kernels.function_body import paged_attention_function
+from ortloom.models.bundle_files import hash_file
 from ortloom.models.manifest import (
     MANIFEST_NAME,
-    WEIGHT_ALIGNMENT,
     Architecture,
     FileEntry,
     Graph,
@@ -35,11 +35,8 @@ from ortloom.models.manifest import (
     Source,
     TensorSpec,
     TokenizerFiles,
-    WeightFile,
-    WeightTensor,
-    hash_file,
-    weight_header,
 )
+from ortloom.models.weight_file import WEIGHT_ALIGNMENT, WeightFile, WeightTensor, weight_header
 from ortloom.runtime.model_runner import ModelRunner
 from ortloom.runtime.request import Request
 from ortloom.runtime.sampling_params import SamplingParams

@@ -1,7 +1,8 @@
 import mmap
 from pathlib import Path
 
-from ortloom.models.manifest import FileEntry, WeightFile, WeightTensor
+from ortloom.models.manifest import FileEntry
+from ortloom.models.weight_file import WeightFile, WeightTensor
 from ortloom.runtime.weight_pages import drop_clean_pages, read_in_huge_pages
 
 SIZE = 8 * 2**20
