@@ -57,15 +57,20 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...]
 
 
-def build_plan(args: Arguments, env: Environment) -> ServePlan:
+def build_plan(args: Arguments, env: Environment, usage: str = "ortloom serve MODEL") -> ServePlan:
     """Build the tree.
+
+    Args:
+        args: the flags.
+        env: the environment.
+        usage: how the command is typed, for who named no model.
 
     Raises:
         ConfigError: a value is out of range, a file cannot be read, or no model is named.
     """
     read = _Reader(args)
     notices: list[str] = []
-    model = _model_name(args)
+    model = _model_name(args, usage)
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
@@ -89,7 +94,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
     )
 
 
-def _model_name(args: Arguments) -> str:
+def _model_name(args: Arguments, usage: str) -> str:
     if len(args.positionals) > 1:
         raise ConfigError(f"unrecognized arguments: {' '.join(args.positionals[1:])}")
     if args.positionals:
@@ -100,9 +105,9 @@ def _model_name(args: Arguments) -> str:
     if args.get("--served-model-name") or args.get("--api-key"):
         raise ConfigError(
             "no model is named; an option that takes several values takes all that follow it, so "
-            "write the model first: ortloom serve MODEL --served-model-name NAME"
+            f"write the model first: {usage} --served-model-name NAME"
         )
-    raise ConfigError("no model is named: ortloom serve MODEL")
+    raise ConfigError(f"no model is named: {usage}")
 
 
 def _model(read: _Reader, model: str) -> ModelConfig:
