@@ -43,6 +43,9 @@ from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
 
 PREFIX = "resp_"
 
+_ITS_NAMES = {"max_tokens": "max_output_tokens", "messages": "input"}
+"""Chat's fields by the names they have here."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -127,8 +130,8 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
     except ContextLengthExceeded as error:
         raise ResponseRefused(str(error), "input") from None
     except InvalidRequest as error:
-        if error.param == "max_tokens":
-            error.param = "max_output_tokens"
+        if error.param in _ITS_NAMES:
+            error.param = _ITS_NAMES[error.param]
         raise
     job = make_job(response_id, [only], params, generation, request, front)
     return Call(
