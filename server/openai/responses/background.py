@@ -18,6 +18,7 @@ from ortloom.server.openai.responses.events import Event, EventNumbers
 from ortloom.server.openai.responses.prepare import Call, check_free
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
+from ortloom.server.openai.stream_interval import joined
 
 
 def start(call: Call, request: Request) -> StoredResponse:
@@ -65,6 +66,8 @@ class _Background:
         try:
             async with front.in_flight.track(work, front.config.front.request_deadline):
                 working = generate(call.job, front.client, front.tokenizer, front.metrics)
+                if self.record.events is not None:
+                    working = joined(working, front)
                 async with aclosing(working) as pieces:
                     if self.record.events is not None:
                         self._begin()  # those who read along see at once that it is there

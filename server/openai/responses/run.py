@@ -13,6 +13,7 @@ from ortloom.server.openai.responses.events import EventNumbers
 from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
+from ortloom.server.openai.stream_interval import joined
 from ortloom.server.sse import KEEP_ALIVE, SseWriter
 
 
@@ -35,7 +36,7 @@ async def stream(call: Call, request: Request) -> None:
     numbers = EventNumbers()
     front = call.front
     working = generate(call.job, front.client, front.tokenizer, front.metrics)
-    async with SseWriter(request, done=False) as sse, aclosing(working) as pieces:
+    async with SseWriter(request, done=False) as sse, aclosing(joined(working, front)) as pieces:
         events = progress.begin()
         try:
             async for piece in pieces:
