@@ -241,23 +241,13 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),
         max_bad_words=_default(env.max_bad_words, base.max_bad_words),
         max_new_tokens=env.max_new_tokens,
-        enable_responses_store=_responses_store(read, env),
+        enable_responses_store=env.responses_store,
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
         fingerprint_mode=read.word("--fingerprint-mode", "full"),
         fingerprint_value=read.maybe("--fingerprint-value", str),
         routes=route_config(read.args, env),
     )
-
-
-def _responses_store(read: _Reader, env: Environment) -> bool:
-    """Stored responses live in the memory of one front; another could not find them."""
-    if env.responses_store and (read.whole("--api-server-count", 1) or 1) > 1:
-        raise ConfigError(
-            "VLLM_ENABLE_RESPONSES_API_STORE keeps responses in the memory of one API server, so "
-            "it cannot be combined with --api-server-count above 1"
-        )
-    return env.responses_store
 
 
 def _head_size(read: _Reader, default: int) -> int:
