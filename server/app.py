@@ -103,6 +103,10 @@ def create_app(context: FrontContext) -> Sanic:
     tracer = context.tracer
     if tracer is not None:
         app.register_listener(lambda app: tracer.close(), "after_server_stop")
+    peers = context.peers
+    if peers is not None:
+        app.register_listener(lambda app: peers.start(), "before_server_start")
+        app.register_listener(lambda app: peers.close(), "after_server_stop")
     for blueprint in blueprints(context.config.front):
         app.blueprint(blueprint)
     app.register_listener(drain, "before_server_stop")

@@ -6,6 +6,7 @@ The objects are made once, before the front accepts its first request, and live 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sanic import Request, Sanic
@@ -16,6 +17,8 @@ from ortloom.runtime.client import EngineClient
 from ortloom.server.inflight import InFlight
 from ortloom.server.metrics import FrontMetrics
 from ortloom.server.metrics_hub import LocalMetricsHub, MetricsHub
+from ortloom.server.openai.responses.owners import Owners
+from ortloom.server.openai.responses.peers import ResponsePeers
 from ortloom.server.openai.responses.store import ResponseStore
 from ortloom.server.output_parsers import OutputParsers
 
@@ -38,7 +41,8 @@ class FrontContext:
 
     `created` is the front's start in unix seconds (the `created` of model cards). `served_names`
     is never empty; the first one is echoed in replies. `long_texts` and `own_templates` are places
-    for work that takes much memory: more of it waits.
+    for work that takes much memory: more of it waits. `peers` are the other fronts where stored
+    responses are shared, else None.
     """
 
     config: Config
@@ -55,12 +59,24 @@ class FrontContext:
     in_flight: InFlight = field(default_factory=InFlight)
     metrics_hub: MetricsHub = field(default_factory=LocalMetricsHub)
     responses: ResponseStore = field(default_factory=ResponseStore)
+    peers: ResponsePeers | None = None
     long_texts: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(LONG_TEXTS, thread_name_prefix="long-text")
     )
     own_templates: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(OWN_TEMPLATES)
     )
+
+    def share_responses(self, folder: Path, index: int) -> None:
+        """Let other fronts reach the stored responses, and reach theirs.
+
+        Args:
+            folder: of the server, private to it.
+            index: of this front.
+        """
+        owners = Owners(folder / "responses", index)
+        self.responses = ResponseStore(owners=owners)
+        self.peers = ResponsePeers(folder, index, self.responses, owners)
 
     @property
     def draining(self) -> bool:

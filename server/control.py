@@ -25,6 +25,7 @@ class Handoff(msgspec.Struct):
     engine_address: str
     started: float  # unix seconds of the supervisor's start
     waits: bool = False  # accept nobody until the engine has answered
+    folder: str = ""  # private to the server; for what fronts share
 
 
 class FrontReady(msgspec.Struct, tag="ready"):

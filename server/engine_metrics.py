@@ -9,6 +9,7 @@ from ortloom.runtime.messages import (
     KV_RESIDENCY_BUCKETS,
     EngineReady,
     EngineStats,
+    EstimatedCosts,
 )
 from ortloom.server.metrics_snapshot import Family
 from ortloom.server.metrics_text import series_name
@@ -173,9 +174,7 @@ class EngineFamilies:
         ]
 
     def _costs(self, stats: EngineStats) -> list[Family]:
-        costs = stats.costs
-        if costs is None:
-            return []
+        costs = stats.costs or EstimatedCosts()  # the series are there without the flag too
         return [
             self._counter("estimated_flops_per_gpu", "Operations, estimated.", {None: costs.flops}),
             self._counter(

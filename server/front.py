@@ -113,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logging(handoff.config.log, f"front-{handoff.index}")
     try:
         front = build_context(handoff.config, _client(handoff), handoff.started)
+        if handoff.config.front.enable_responses_store and handoff.config.front.num_fronts > 1:
+            front.share_responses(Path(handoff.folder), handoff.index)
         app = create_app(front)
     except OrtloomError as error:
         control.sendall(frame(FrontFailed(str(error), error.exit_code)))

@@ -117,6 +117,10 @@ class LoomHttp(Http):  # type: ignore[misc]
         except TimeoutError:
             self.keep_alive = False
             raise BodyTimeout("The request body took too long.") from None
+        if data is None and self.protocol.transport is not None:
+            # A large body filled the buffer, which stopped the reading; a client that goes away is
+            # noticed by reading only.
+            self.protocol.transport.resume_reading()
         return data
 
     async def _check_chunk(self) -> None:

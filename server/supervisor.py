@@ -245,7 +245,7 @@ class Supervisor:
         # One front answers /health from the start on. Another one, and one that takes the place of
         # a dead one, must not accept requests that it has to refuse while others could serve them.
         waits = index > 0 or self._announced
-        handoff = Handoff(self._config, index, self._address, self._started, waits)
+        handoff = Handoff(self._config, index, self._address, self._started, waits, self._folder)
         front = hand_over(process, control, handoff, self._listener)
         self._fronts[index] = front
         self._selector.register(front.control, selectors.EVENT_READ, front)

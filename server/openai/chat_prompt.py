@@ -37,13 +37,16 @@ async def chat_prompt(
 
     Raises:
         ContextLengthExceeded: it cannot fit.
-        InvalidRequest: no template, a field that does not fit, or the template refuses.
+        InvalidRequest: no message, no template, a field that does not fit, or the template
+            refuses.
     """
     if fields.mm_processor_kwargs is not None or fields.media_io_kwargs is not None:
         raise UnsupportedParameter(
             "mm_processor_kwargs and media_io_kwargs are not supported: the model takes text only."
         )
     own_template = _own_template(fields, front)
+    if not fields.messages:
+        raise InvalidRequest("There is no message; a conversation has at least one.", "messages")
     if (fields.add_generation_prompt is not False) and fields.continue_final_message:
         raise InvalidRequest(
             "continue_final_message and add_generation_prompt cannot both be true; set "

@@ -4,10 +4,9 @@ Whatever ends the iteration (the last piece, an error, a client that left) ends 
 request that is still open.
 """
 
-import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.metrics import FrontMetrics, RequestMetrics
 from ortloom.server.openai.beam_search import BeamOptions, beam_pieces
+from ortloom.server.openai.interleave import interleave
 from ortloom.server.openai.output_log import OutputLog
 from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sample import Piece, SampleText
@@ -44,8 +44,9 @@ class PromptJob:
 class GenerationJob:
     """One API request, ready for the engine.
 
-    `response_id` is the id the client sees; `n` samples are made for each prompt. `outputs` logs
-    them `timing` measures them for the reply, `trace` for spans; None = nobody does.
+    `response_id` is the id the client sees; `n` samples are made for each prompt, and `at_once` of
+    all samples are in the engine at a time (None = all). `outputs` logs them, `timing` measures
+    them for the reply, `trace` for spans; None = nobody does.
     """
 
     response_id: str
@@ -56,6 +57,7 @@ class GenerationJob:
     cache_salt: str | None
     arrival: float
     beams: BeamOptions | None = None  # None = sampling
+    at_once: int | None = None
     outputs: OutputLog | None = None
     timing: RequestTiming | None = None
     trace: RequestTrace | None = None
@@ -64,22 +66,20 @@ class GenerationJob:
         """The `metrics` member of the reply."""
         return None if self.timing is None else self.timing.body()
 
-    def engine_requests(self) -> list[EngineRequest]:
+    def engine_requests(self) -> Iterator[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
         client repeats a request id."""
         unique = uuid.uuid4().hex[:8]
-        return [
-            EngineRequest(
-                request_id=f"{self.response_id}-{unique}-{number * self.n + sample}",
-                prompt_token_ids=prompt.token_ids,
-                sampling=for_sample(self.params, prompt.max_tokens, sample),
-                arrival_time=self.arrival,
-                priority=self.priority,
-                cache_salt=self.cache_salt,
-            )
-            for number, prompt in enumerate(self.prompts)
-            for sample in range(self.n)
-        ]
+        for number, prompt in enumerate(self.prompts):
+            for sample in range(self.n):
+                yield EngineRequest(
+                    request_id=f"{self.response_id}-{unique}-{number * self.n + sample}",
+                    prompt_token_ids=prompt.token_ids,
+                    sampling=for_sample(self.params, prompt.max_tokens, sample),
+                    arrival_time=self.arrival,
+                    priority=self.priority,
+                    cache_salt=self.cache_salt,
+                )
 
 
 async def generate(
@@ -112,12 +112,12 @@ async def generate(
                     measured[piece.index // job.n].on_output(piece.output, time.monotonic())
                     yield piece
             return
-        requests = job.engine_requests()
-        streams = [
+        streams = (
             _sample(i, request, client, tokenizer, measured[i // job.n])
-            for i, request in enumerate(requests)
-        ]
-        merged = streams[0] if len(streams) == 1 else _merge(streams)
+            for i, request in enumerate(job.engine_requests())
+        )
+        alone = len(job.prompts) * job.n == 1
+        merged = next(streams) if alone else interleave(streams, job.at_once)
         async with aclosing(merged):
             async for piece in merged:
                 if job.outputs is not None:
@@ -158,33 +158,3 @@ async def _close(outputs: AsyncIterator[object]) -> None:
     """Close an iterator that may be a generator; closing ends the engine's request."""
     if isinstance(outputs, AsyncGenerator):
         await outputs.aclose()
-
-
-async def _merge(streams: list[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:
-    """Interleave; the first error of any stream ends all."""
-    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
-
-    async def pump(stream: AsyncGenerator[Piece, None]) -> None:
-        try:
-            async with aclosing(stream):
-                async for piece in stream:
-                    queue.put_nowait(piece)
-            queue.put_nowait(None)
-        except Exception as error:
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
-    try:
-        open_streams = len(tasks)
-        while open_streams:
-            item = await queue.get()
-            if item is None:
-                open_streams -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,6 +14,12 @@ def interval_of(front: FrontContext, asked: int | None) -> int:
     return front.config.scheduler.stream_interval if asked is None else asked
 
 
+def joined(pieces: AsyncGenerator[Piece, None], front: FrontContext) -> AsyncGenerator[Piece, None]:
+    """For routes whose requests name no interval: by --stream-interval, else as they come."""
+    interval = interval_of(front, None)
+    return pieces if interval == 1 else every(pieces, interval)
+
+
 async def every(
     pieces: AsyncGenerator[Piece, None], interval: int | None
 ) -> AsyncGenerator[Piece, None]:

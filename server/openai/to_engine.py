@@ -209,6 +209,7 @@ def make_job(
         cache_salt=_cache_salt(body.cache_salt),
         arrival=arrival,
         beams=beam_options(body, params),
+        at_once=_at_once(front),
         outputs=output_log(response, bool(body.stream), front.config.log),
         timing=RequestTiming(arrival) if front.config.metrics.per_request else None,
         trace=_trace(response, prompts, params, request, front),
@@ -230,6 +231,16 @@ def _trace(
     lengths = [len(prompt.token_ids) for prompt in prompts]
     shown = for_sample(params, max(prompt.max_tokens for prompt in prompts), 0)
     return front.tracer.trace(request, response, shown, lengths, params.n)
+
+
+def _at_once(front: FrontContext) -> int | None:
+    """Samples of one request that are in the engine at a time: two full batches, so that the next
+    one waits there while one is computed. With admission limits all must be there at once, for a
+    request that is above them is refused as a whole."""
+    sched = front.config.scheduler
+    if sched.max_num_queued_reqs is not None or sched.max_num_queued_tokens is not None:
+        return None
+    return 2 * sched.max_num_seqs
 
 
 def _priority(request: Request, body: GenerationRequest) -> int:

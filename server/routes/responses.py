@@ -7,8 +7,9 @@ from ortloom.server.blueprint import Blueprint
 from ortloom.server.context import context_of
 from ortloom.server.limits import read_json
 from ortloom.server.openai.responses import background, run
-from ortloom.server.openai.responses.prepare import find_response, prepare
-from ortloom.server.openai.responses.store import StoredResponse
+from ortloom.server.openai.responses.find import find_response
+from ortloom.server.openai.responses.kept import KeptResponse
+from ortloom.server.openai.responses.prepare import prepare
 from ortloom.server.openai.responses.wire import ResponsesRequest
 
 blueprint = Blueprint("responses", url_prefix="/v1/responses")
@@ -22,7 +23,7 @@ async def create_response(request: Request) -> HTTPResponse | None:
     body = read_json(request, ResponsesRequest)
     call = await prepare(body, request, context_of(request))
     if body.background:
-        record = background.start(call, request)
+        record = await background.start(call, request)
         if record.events is None:
             return _json(record)
         await run.follow(record.events, 0, request)
@@ -36,7 +37,7 @@ async def create_response(request: Request) -> HTTPResponse | None:
 async def retrieve_response(request: Request, response_id: str) -> HTTPResponse | None:
     """A stored response, or its events after a number."""
     streamed, after = _streamed(request), _starting_after(request)
-    record = find_response(response_id, context_of(request))
+    record = await find_response(response_id, context_of(request))
     if not streamed:
         return _json(record)
     if record.events is None:
@@ -49,18 +50,18 @@ async def retrieve_response(request: Request, response_id: str) -> HTTPResponse 
 
 async def cancel_response(request: Request, response_id: str) -> HTTPResponse:
     """End a response that is being generated in the background."""
-    record = find_response(response_id, context_of(request))
+    record = await find_response(response_id, context_of(request))
     if record.finished:
         raise ResponseRefused(
             f"Only a queued or running background response can be cancelled; this one is "
             f"{record.status}.",
             "response_id",
         )
-    await background.cancel(record)
+    await record.cancel()
     return _json(record)
 
 
-def _json(record: StoredResponse) -> HTTPResponse:
+def _json(record: KeptResponse) -> HTTPResponse:
     return HTTPResponse(record.body, 200, content_type="application/json")
 
 

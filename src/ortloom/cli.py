@@ -73,6 +73,8 @@ def _command_name(arguments: Sequence[str]) -> str:
         from ortloom.commands.bench import BENCHMARKS
 
         words += [word for word in arguments[1:2] if word in BENCHMARKS]
+    elif words == ["launch"]:
+        words += [word for word in arguments[1:2] if word == "render"]
     return " ".join(["ortloom", *words])
 
 

@@ -134,6 +134,10 @@ class QueueFull(CapacityError):
     """An admission limit is reached."""
 
 
+class FrontBusy(CapacityError):
+    """Another process of the server does not answer in time."""
+
+
 class ServerDraining(CapacityError):
     """The server is shutting down."""
 

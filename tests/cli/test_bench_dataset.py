@@ -238,3 +238,42 @@ def test_every_data_set_is_a_choice():
 
     (flag,) = [f for f in bench_table("serve").flags if f.name == "--dataset-name"]
     assert set(DATASETS) <= set(flag.choices)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input_len": 99999999},
+        {"random_input_len": 99999999},
+        {"output_len": 99999999},
+        {"random_output_len": 99999999},
+        {"random_prefix_len": 99999999},
+        {"random_input_len": 500, "range_ratio": (0.9, 0.0)},
+        {"name": "prefix_repetition", "repeated_prefix_len": 99999999},
+        {"name": "prefix_repetition", "repeated_suffix_len": 99999999},
+        {"name": "prefix_repetition", "repeated_output_len": 99999999},
+        {"name": "sonnet", "path": "no-such-file", "sonnet_input_len": 99999999},
+        {"name": "sonnet", "path": "no-such-file", "input_len": 99999999},
+        {"name": "sonnet", "path": "no-such-file", "sonnet_output_len": 99999999},
+        {"name": "custom", "path": "no-such-file", "custom_output_len": 99999999},
+        {"name": "sharegpt", "path": "no-such-file", "sharegpt_output_len": 99999999},
+        {"name": "spec_bench", "path": "no-such-file", "spec_output_len": 99999999},
+        {"name": "burstgpt", "path": "no-such-file", "output_len": 99999999},
+    ],
+)
+def test_lengths_beyond_the_context_are_refused_before_a_prompt_is_made(fields, monkeypatch):
+    monkeypatch.setattr(PromptMaker, "__init__", lambda *_: pytest.fail("a prompt is made"))
+    plan = {"random_input_len": 64, "random_output_len": 8, "repeated_prefix_len": 8, **fields}
+    plan = DatasetPlan(num_prompts=20, **plan)
+    with pytest.raises(ConfigError, match="does not fit the context of 600 tokens"):
+        build_workload(plan, Vocabulary(), 600)
+
+
+def test_lengths_that_just_fit_the_context_are_not_refused(letters):
+    plan = DatasetPlan(num_prompts=2, random_input_len=56, random_output_len=8)
+    assert len(build_workload(plan, letters, 64).samples) == 2
+    with pytest.raises(ConfigError, match="56 tokens with 8 new ones"):
+        build_workload(plan, letters, 63)
+    unknown = DatasetPlan(name="custom", path="no-such-file", custom_output_len=-1)
+    with pytest.raises(BenchmarkFailed):  # each line says its own: the file is what is missing
+        build_workload(unknown, letters, 64)

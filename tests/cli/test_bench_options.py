@@ -20,7 +20,8 @@ COMMANDS = ("serve", "latency", "throughput", "startup")
     [
         ("nothing", "unknown benchmark: nothing"),
         ("latncy", "unknown benchmark: latncy (did you mean latency?)"),
-        ("mm-processor", "'mm-processor' is known, but not in this build yet"),
+        ("mm-processor", "not in this build yet: image, audio and video input is not built"),
+        ("mm-processor --num-prompts 3", "'mm-processor' is known, but not in this build yet"),
         ("serve --requst-rate 3", "unrecognized arguments: --requst-rate (did you mean --request"),
         ("serve model", "unrecognized arguments: model"),
         ("serve --num-prompts x", "argument --num-prompts: invalid integer: 'x'"),

@@ -185,6 +185,8 @@ def test_throughput(demo_bundle, tmp_path):
     )
     assert float(rates[3]) == pytest.approx(30 / tree["elapsed_time"], abs=0.01)
     assert (prompt, output) == ("Total num prompt tokens:  100", "Total num output tokens:  30")
+    long = bench("throughput", demo_bundle, *ENGINE, "--input-len", 99999999, code=2)
+    assert "does not fit the context of 256 tokens" in long.stderr
 
 
 def processes_of(bundle):

@@ -223,3 +223,19 @@ def test_chunks_after_a_continue_are_checked_too(server):
         assert read_until(sock, b"\r\n\r\n").startswith(b"HTTP/1.1 100")
         sock.sendall(b"+1\r\n{\r\n")
         assert status_of(read_until(sock, b"}}")) == 400
+
+
+@pytest.mark.parametrize("size", [100, 60_000, 70_000, 150_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_leaves_after_a_body_of_any_size_is_noticed(server, size, chunked):
+    """A body that fills the buffer stops the reading; it goes on once the body was taken."""
+    payload = json.dumps({**body(max_tokens=4000, ignore_eos=True), "padding": "x" * size}).encode()
+    with server.connect() as sock:
+        if chunked:
+            named = ["Content-Type: application/json", "Transfer-Encoding: chunked"]
+            head = server.request(length=False, headers=named)
+            sock.sendall(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(payload), payload))
+        else:
+            sock.sendall(server.request(payload))
+        until(lambda: server.metric("vllm:num_requests_running") == 1)
+    server.idle(5)

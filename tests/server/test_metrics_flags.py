@@ -4,6 +4,8 @@ import json
 import re
 
 import pytest
+from metric_rows import CACHE_LABELS, MISSING, MISSING_FAMILIES, OWN, ROWS
+from prometheus_client.parser import text_string_to_metric_families
 from serving import Server, body, events, until
 
 from ortloom.commands.serve import make_plan
@@ -11,7 +13,7 @@ from ortloom.config import MetricsConfig
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
 from ortloom.flags import flag_table
-from ortloom.server.hidden_metrics import old_families
+from ortloom.server.hidden_metrics import OLD_NAMES, old_families
 from ortloom.server.metrics_snapshot import Family
 
 TIMES = [
@@ -167,12 +169,73 @@ def test_without_the_flag_there_is_none(server):
     text = server.client.get("/metrics").text
     for name in (
         "corrupted_requests",
-        "estimated_flops",
         "kv_block_lifetime",
         "gpu_cache_usage",
         "time_per_output_token_s",
     ):
         assert name not in text.replace("request_time_per_output_token_seconds", "")
+    assert server.metric("vllm:estimated_flops_per_gpu_total") == 0
+
+
+def exposed(server):
+    """(type, labels of each sample by the sample's name) of each metric."""
+    assert server.complete().status_code == 200
+    found = {}
+    for family in text_string_to_metric_families(server.client.get("/metrics").text):
+        samples = {}
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append(sample.labels)
+        found[family.name] = (family.type, samples)
+    return found
+
+
+SUFFIXES = {
+    "gauge": ("",),
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "summary": ("_sum", "_count"),
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_is_there_with_type_labels_and_buckets(shown_with_flags, row):
+    kind, samples = shown_with_flags[row.name]
+    assert kind == row.kind
+    assert set(samples) == {row.name + suffix for suffix in SUFFIXES[kind]}
+    for name, found in samples.items():
+        own = {"le"} if name.endswith("_bucket") else set()
+        assert all(set(labels) == row.all_labels | own for labels in found), name
+    if row.values:
+        (series,) = samples.values()
+        values = {labels[label] for labels in series for label in row.extra.split()}
+        assert values == set(row.values.split())
+    if row.buckets:
+        labels = samples[f"{row.name}_bucket"]
+        bounds = [*map(float, row.buckets.split()), float("inf")]
+        assert [float(each["le"]) for each in labels[: len(bounds)]] == bounds
+        assert len(labels) % len(bounds) == 0
+    if kind in ("counter", "histogram", "summary") and not row.name.startswith(("p",)):
+        assert shown_with_flags[f"{row.name}_created"][0] == "gauge"
+
+
+@pytest.fixture(scope="module")
+def shown_with_flags(measured):
+    return exposed(measured)
+
+
+def test_nothing_is_there_but_the_rows(shown_with_flags, server):
+    rows = {row.name for row in ROWS}
+    old = {name for name, _, _ in OLD_NAMES}
+    shown = {name.removesuffix("_created") for name in shown_with_flags}
+    assert shown == rows | old | OWN
+    assert not shown & set(MISSING)
+    assert not any(name.startswith(MISSING_FAMILIES) for name in shown)
+    plain = {name.removesuffix("_created") for name in exposed(server)}
+    assert plain == {row.name for row in ROWS if not row.asked} | OWN
+    kind, samples = shown_with_flags["vllm:cache_config_info"]
+    ((labels,),) = samples.values()
+    assert kind == "gauge"
+    assert set(labels) >= CACHE_LABELS
 
 
 def test_the_load_header(server):

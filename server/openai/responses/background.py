@@ -15,29 +15,24 @@ from ortloom.server.error_handler import describe, log_unexpected
 from ortloom.server.inflight import BackgroundWork
 from ortloom.server.openai.generation import generate
 from ortloom.server.openai.responses.events import Event, EventNumbers
-from ortloom.server.openai.responses.prepare import Call, check_free
+from ortloom.server.openai.responses.find import take_id
+from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
+from ortloom.server.openai.stream_interval import joined
 
 
-def start(call: Call, request: Request) -> StoredResponse:
+async def start(call: Call, request: Request) -> StoredResponse:
     """Generate in the background; the response is in the store from now on.
 
     Raises:
         QueueFull: too many are being generated already.
         ResponseRefused: one with this id is, begun while this one was made ready.
     """
-    check_free(call.id, call.front)
     if call.front.responses.full:
         raise QueueFull("Too many responses are being generated in the background.")
+    await take_id(call.id, call.front)
     return _Background(call, request).record
-
-
-async def cancel(record: StoredResponse) -> None:
-    """End a response that is being generated in the background, and wait for its end."""
-    if record.task is not None:
-        record.task.cancel()
-        await asyncio.wait([record.task])
 
 
 class _Background:
@@ -65,6 +60,8 @@ class _Background:
         try:
             async with front.in_flight.track(work, front.config.front.request_deadline):
                 working = generate(call.job, front.client, front.tokenizer, front.metrics)
+                if self.record.events is not None:
+                    working = joined(working, front)
                 async with aclosing(working) as pieces:
                     if self.record.events is not None:
                         self._begin()  # those who read along see at once that it is there

@@ -116,7 +116,7 @@ class MessageBuilder:
             raise SchemaViolation(f"1 validation error: '{where}' is no object.", where)
         kind = item.get("type")
         if kind is None:
-            kind = "message" if "role" in item or "id" not in item else "item_reference"
+            kind = "item_reference" if _refers(item) else "message"
             item = {name: value for name, value in item.items() if name != "type"}
         if kind == "message":
             self._add_message(convert_json(item, MessageItem, where), where)
@@ -190,6 +190,20 @@ class MessageBuilder:
             last.tool_calls = [call]
         else:
             last.tool_calls.append(call)
+
+
+def referred_items(given: str | list[Any]) -> set[str]:
+    """Ids of the stored items that an input refers to."""
+    items = given if isinstance(given, list) else []
+    found = [item["id"] for item in items if isinstance(item, dict) and _refers(item)]
+    return {item_id for item_id in found if isinstance(item_id, str)}
+
+
+def _refers(item: dict[str, Any]) -> bool:
+    """It is nothing but the id of another item; the type may be left out."""
+    kind = item.get("type")
+    bare = kind is None and "role" not in item
+    return "id" in item and (bare or kind == "item_reference")
 
 
 def continues_last(given: str | list[Any]) -> bool:

@@ -9,7 +9,6 @@ from sanic import Request
 from ortloom.errors import (
     ContextLengthExceeded,
     InvalidRequest,
-    ResponseNotFound,
     ResponseRefused,
     SchemaViolation,
 )
@@ -21,9 +20,14 @@ from ortloom.server.openai.generation import GenerationJob
 from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames
 from ortloom.server.openai.output_parts import OutputPlan
 from ortloom.server.openai.output_plan import output_plan, planned_params
-from ortloom.server.openai.responses.items import MessageBuilder, continues_last
+from ortloom.server.openai.responses.find import PREFIX, check_free, find_items, find_response
+from ortloom.server.openai.responses.items import (
+    MessageBuilder,
+    continues_last,
+    referred_items,
+)
 from ortloom.server.openai.responses.reply import ResponseObject
-from ortloom.server.openai.responses.store import Conversation, StoredResponse
+from ortloom.server.openai.responses.store import Conversation
 from ortloom.server.openai.responses.tools import ToolSet, tool_set
 from ortloom.server.openai.responses.wire import ResponsesRequest, generation_fields
 from ortloom.server.openai.sampling import sampling_params
@@ -41,7 +45,8 @@ from ortloom.server.openai.wire_chat import ChatMessage, TemplateFields
 from ortloom.server.openai.wire_common import JsonSchemaFormat, ResponseFormat
 from ortloom.server.request_id import LONGEST_REQUEST_ID, given_request_id
 
-PREFIX = "resp_"
+_ITS_NAMES = {"max_tokens": "max_output_tokens", "messages": "input"}
+"""Chat's fields by the names they have here."""
 
 
 @dataclass(slots=True)
@@ -94,9 +99,10 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
         )
     response_id = _response_id(request, body.request_id)
     if stored:
-        check_free(response_id, front)
-    before = _before(body, front)
-    builder = MessageBuilder(before.messages, front.responses.item)
+        await check_free(response_id, front)
+    before = await _before(body, front)
+    items = await find_items(referred_items(body.input), front)
+    builder = MessageBuilder(before.messages, items.get)
     builder.add_input(body.input)
     continued = continues_last(body.input)
     tools = tool_set(body.tools, body.tool_choice)
@@ -127,8 +133,8 @@ async def prepare(body: ResponsesRequest, request: Request, front: FrontContext)
     except ContextLengthExceeded as error:
         raise ResponseRefused(str(error), "input") from None
     except InvalidRequest as error:
-        if error.param == "max_tokens":
-            error.param = "max_output_tokens"
+        if error.param in _ITS_NAMES:
+            error.param = _ITS_NAMES[error.param]
         raise
     job = make_job(response_id, [only], params, generation, request, front)
     return Call(
@@ -183,41 +189,10 @@ def _response_id(request: Request, body_id: str | None) -> str:
     return given if given.startswith(PREFIX) else PREFIX + given
 
 
-def check_free(response_id: str, front: FrontContext) -> None:
-    """Nobody else's response with this id is being generated in the background.
-
-    Raises:
-        ResponseRefused: it is.
-    """
-    existing = front.responses.get(response_id)
-    if existing is not None and not existing.finished:
-        raise ResponseRefused(
-            f"A response with the id '{response_id[:80]}' is still being generated.", "request_id"
-        )
-
-
-def find_response(response_id: str, front: FrontContext) -> StoredResponse:
-    """A stored response.
-
-    Raises:
-        ResponseRefused: this is no id of a response.
-        ResponseNotFound: it is not there, or not any more.
-    """
-    shown = response_id[:80]
-    if not response_id.startswith(PREFIX):
-        raise ResponseRefused(
-            f"'{shown}' is no id of a response; those begin with '{PREFIX}'.", "response_id"
-        )
-    found = front.responses.get(response_id)
-    if found is None:
-        raise ResponseNotFound(f"Response '{shown}' was not found.", "response_id")
-    return found
-
-
-def _before(body: ResponsesRequest, front: FrontContext) -> Conversation:
+async def _before(body: ResponsesRequest, front: FrontContext) -> Conversation:
     """The conversation that the request goes on with."""
     if body.previous_response_id is not None:
-        previous = find_response(body.previous_response_id, front)
+        previous = await find_response(body.previous_response_id, front, conversation=True)
         if not previous.finished:
             raise ResponseRefused(
                 f"Response '{previous.id[:80]}' is still being generated.", "previous_response_id"

@@ -1,19 +1,26 @@
 """Running a call while its client waits: to a reply or to a stream."""
 
 import asyncio
+import logging
 from contextlib import aclosing
 
 import msgspec
 from sanic import HTTPResponse, Request
 
+from ortloom.errors import FrontBusy, ResponseRefused
 from ortloom.server.error_handler import describe, log_unexpected
 from ortloom.server.openai.generation import generate
 from ortloom.server.openai.reply import json_response
 from ortloom.server.openai.responses.events import EventNumbers
+from ortloom.server.openai.responses.find import take_id
+from ortloom.server.openai.responses.kept import Events
 from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
-from ortloom.server.openai.responses.store import EventLog, StoredResponse
+from ortloom.server.openai.responses.store import StoredResponse
+from ortloom.server.openai.stream_interval import joined
 from ortloom.server.sse import KEEP_ALIVE, SseWriter
+
+logger = logging.getLogger("ortloom.server")
 
 
 async def answer(call: Call) -> HTTPResponse:
@@ -25,7 +32,7 @@ async def answer(call: Call) -> HTTPResponse:
         async for piece in pieces:
             progress.add(piece)
     progress.finish()
-    _keep(call, progress)
+    await _keep(call, progress)
     return json_response(progress.response())
 
 
@@ -35,7 +42,7 @@ async def stream(call: Call, request: Request) -> None:
     numbers = EventNumbers()
     front = call.front
     working = generate(call.job, front.client, front.tokenizer, front.metrics)
-    async with SseWriter(request, done=False) as sse, aclosing(working) as pieces:
+    async with SseWriter(request, done=False) as sse, aclosing(joined(working, front)) as pieces:
         events = progress.begin()
         try:
             async for piece in pieces:
@@ -44,7 +51,7 @@ async def stream(call: Call, request: Request) -> None:
                     await sse.send_raw(b"".join(numbers.frames(events)))
                     events = []
             events = progress.finish()
-            _keep(call, progress)
+            await _keep(call, progress)
         except (Exception, asyncio.CancelledError) as error:
             reason: BaseException | None = error
             if isinstance(error, asyncio.CancelledError):
@@ -56,7 +63,7 @@ async def stream(call: Call, request: Request) -> None:
         await sse.send_raw(b"".join(numbers.frames(events)))
 
 
-async def follow(log: EventLog, start: int, request: Request) -> None:
+async def follow(log: Events, start: int, request: Request) -> None:
     """The events of a background response from number `start` on, until it ends."""
     async with SseWriter(request, done=False) as sse, aclosing(log.follow(start)) as frames:
         async for frame in frames:
@@ -65,9 +72,15 @@ async def follow(log: EventLog, start: int, request: Request) -> None:
             await sse.send_raw(KEEP_ALIVE)  # all is known: an empty stream, but a stream
 
 
-def _keep(call: Call, progress: Progress) -> None:
+async def _keep(call: Call, progress: Progress) -> None:
     """Store a finished response, if it is to be."""
     if call.stored:
+        try:
+            await take_id(call.id, call.front)
+        except (ResponseRefused, FrontBusy) as error:
+            # somebody took its id meanwhile; what was generated is answered all the same
+            logger.warning("response '%s' is not stored: %s", call.id, error)
+            return
         record = StoredResponse(
             id=call.id,
             status=progress.status,

@@ -1,5 +1,7 @@
 """Responses kept in the memory of a front: for GET, cancel and `previous_response_id`.
 
+With several fronts each keeps what it generated, and links tell the others who has what.
+
 Only finished responses are dropped, the least recently used first, and never the newest one. What
 is counted are the bytes of a response, of its conversation as JSON, and of its events; a turn
 counts the turns before it again although it shares their memory. Responses that are being generated
@@ -14,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from ortloom.server.openai.responses.owners import Owners
 from ortloom.server.openai.wire_chat import ChatMessage
 
 MAX_RESPONSES = 4096
@@ -108,6 +111,12 @@ class StoredResponse:
         """No task will change it any more."""
         return self.status not in UNFINISHED
 
+    async def cancel(self) -> None:
+        """End it if it is being generated in the background, and wait for its end."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+
     @property
     def size(self) -> int:
         """Bytes it is counted as."""
@@ -122,6 +131,7 @@ class ResponseStore:
         max_responses: bound in number.
         max_bytes: bound in bytes.
         max_unfinished: bound of those that are being generated.
+        owners: tells the other fronts what is here; None = there are none.
     """
 
     def __init__(
@@ -129,7 +139,9 @@ class ResponseStore:
         max_responses: int = MAX_RESPONSES,
         max_bytes: int = MAX_BYTES,
         max_unfinished: int = MAX_UNFINISHED,
+        owners: Owners | None = None,
     ) -> None:
+        self._links = owners
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._max_unfinished = max_unfinished
@@ -174,9 +186,21 @@ class ResponseStore:
             self._drop(response.id)
         self._responses[response.id] = response
         self._responses.move_to_end(response.id)
+        if self._links is not None:
+            self._links.claim(response.id)
         for item_id in response.item_ids:
+            if self._links is not None and item_id not in self._owners:
+                self._links.claim(item_id)
             self._owners[item_id] = response.id
         self.grown(response)
+
+    def give_up(self, response_id: str) -> bool:
+        """Forget a response; False = it is being generated and stays."""
+        found = self._responses.get(response_id)
+        if found is not None and not found.finished:
+            return False
+        self._drop(response_id)
+        return True
 
     def grown(self, response: StoredResponse) -> None:
         """Count a stored response anew."""
@@ -205,3 +229,6 @@ class ResponseStore:
             self._bytes -= self._sizes.pop(response_id)
             for item_id in response.item_ids:
                 self._owners.pop(item_id, None)
+            if self._links is not None:
+                for key in (response_id, *response.item_ids):
+                    self._links.release(key)

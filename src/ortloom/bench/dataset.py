@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from ortloom.bench import file_prompts
+from ortloom.bench.context import check_room
 from ortloom.bench.prompt_maker import PromptMaker
 from ortloom.bench.samples import Sample, Workload
 from ortloom.errors import BenchmarkFailed
@@ -55,13 +56,24 @@ class Vocabulary(msgspec.Struct, frozen=True):
     template: ChatTemplate | None = None
 
 
-def build_workload(plan: DatasetPlan, vocabulary: Vocabulary) -> Workload:
+def build_workload(
+    plan: DatasetPlan, vocabulary: Vocabulary, context: int | None = None
+) -> Workload:
     """Make or read the prompts.
+
+    Args:
+        plan: which and how long.
+        vocabulary: what they are made and counted with.
+        context: tokens that a prompt and its answer may have together; None = not known.
 
     Raises:
         BenchmarkFailed: the file cannot be used, or a tokenizer is needed and there is none.
+        ConfigError: lengths that were asked for do not fit the context; no prompt is made then.
     """
     draw = np.random.default_rng(plan.seed)
+    if context is not None:
+        for prompt, output in _lengths_to_come(plan):
+            check_room(context, prompt, output)
     if plan.name in _MADE:
         samples = _MADE[plan.name](plan, PromptMaker(_needed(plan, vocabulary), draw), draw)
         return Workload(samples[: plan.num_prompts], samples[plan.num_prompts])
@@ -90,14 +102,45 @@ def lengths(
     return [int(n) for n in draw.integers(low, high + 1, count)]
 
 
-def _random(plan: DatasetPlan, maker: PromptMaker, draw: np.random.Generator) -> list[Sample]:
+def _lengths_to_come(plan: DatasetPlan) -> list[tuple[int, int]]:
+    """(prompt, output) of what is going to be asked for, as far as the plan alone says it.
+
+    Where the prompts are in a file, their lengths are not known yet and count as one token.
+    """
+    if plan.name == "random":
+        drawn = _random_lengths(plan, np.random.default_rng(plan.seed))[: plan.num_prompts]
+        return [(plan.random_prefix_len + prompt, output) for prompt, output in drawn]
+    if plan.name == "prefix_repetition":
+        output = plan.repeated_output_len if plan.output_len is None else plan.output_len
+        return [(plan.repeated_prefix_len + plan.repeated_suffix_len, output)]
+    if plan.name == "sonnet":
+        output = plan.sonnet_output_len if plan.output_len is None else plan.output_len
+        # lines of a poem have about the length asked for
+        length = plan.sonnet_input_len if plan.input_len is None else plan.input_len
+        return [(length // 2, output)]
+    own = {
+        "custom": plan.custom_output_len,
+        "spec_bench": plan.spec_output_len,
+        "sharegpt": plan.sharegpt_output_len,
+    }.get(plan.name)
+    asked = own if plan.output_len is None else plan.output_len
+    return [] if asked is None or asked < 1 else [(1, asked)]
+
+
+def _random_lengths(plan: DatasetPlan, draw: np.random.Generator) -> list[tuple[int, int]]:
+    """(prompt without its prefix, output) of all samples and of the trial, in tokens."""
     count = plan.num_prompts + 1
     length = plan.random_input_len if plan.input_len is None else plan.input_len
     output = plan.random_output_len if plan.output_len is None else plan.output_len
     inputs = lengths(length, plan.range_ratio[0], count, draw)
     outputs = lengths(output, plan.range_ratio[1], count, draw)
+    return list(zip(inputs, outputs, strict=True))
+
+
+def _random(plan: DatasetPlan, maker: PromptMaker, draw: np.random.Generator) -> list[Sample]:
+    chosen = _random_lengths(plan, draw)
     prefix = maker.tokens(plan.random_prefix_len)
-    return [maker.sample(prefix + maker.tokens(n), m) for n, m in zip(inputs, outputs, strict=True)]
+    return [maker.sample(prefix + maker.tokens(n), m) for n, m in chosen]
 
 
 def _prefix_repetition(

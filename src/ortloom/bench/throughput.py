@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from ortloom.bench.context import check_room, known_context
 from ortloom.bench.dataset import DatasetPlan, Vocabulary, build_workload
-from ortloom.bench.latency import check_room, known_context
 from ortloom.bench.samples import Sample
 from ortloom.config import Config
 from ortloom.logs import say
@@ -66,12 +66,12 @@ def measure_throughput(config: Config, plan: ThroughputPlan) -> ThroughputResult
         OrtloomError: the bundle cannot be run, the data set cannot be used, or a prompt does not
             fit the context.
     """
+    context = known_context(config, Manifest.load(Path(config.model.bundle)).architecture)
     folder = Path(config.model.tokenizer or config.model.bundle)
     tokenizer = Tokenizer.load(folder)
     vocabulary = Vocabulary(tokenizer, ChatTemplate.load(folder, tokenizer))
-    workload = build_workload(plan.dataset, vocabulary)
-    architecture = Manifest.load(Path(config.model.bundle)).architecture
-    _check_all(known_context(config, architecture), workload.samples)
+    workload = build_workload(plan.dataset, vocabulary, context)
+    _check_all(context, workload.samples)
     with LLM.from_config(config) as llm:
         _check_all(llm.max_model_len, workload.samples)
         if plan.num_warmups:

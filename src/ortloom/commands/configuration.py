@@ -57,15 +57,20 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...]
 
 
-def build_plan(args: Arguments, env: Environment) -> ServePlan:
+def build_plan(args: Arguments, env: Environment, usage: str = "ortloom serve MODEL") -> ServePlan:
     """Build the tree.
+
+    Args:
+        args: the flags.
+        env: the environment.
+        usage: how the command is typed, for who named no model.
 
     Raises:
         ConfigError: a value is out of range, a file cannot be read, or no model is named.
     """
     read = _Reader(args)
     notices: list[str] = []
-    model = _model_name(args)
+    model = _model_name(args, usage)
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
@@ -89,7 +94,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
     )
 
 
-def _model_name(args: Arguments) -> str:
+def _model_name(args: Arguments, usage: str) -> str:
     if len(args.positionals) > 1:
         raise ConfigError(f"unrecognized arguments: {' '.join(args.positionals[1:])}")
     if args.positionals:
@@ -100,9 +105,9 @@ def _model_name(args: Arguments) -> str:
     if args.get("--served-model-name") or args.get("--api-key"):
         raise ConfigError(
             "no model is named; an option that takes several values takes all that follow it, so "
-            "write the model first: ortloom serve MODEL --served-model-name NAME"
+            f"write the model first: {usage} --served-model-name NAME"
         )
-    raise ConfigError("no model is named: ortloom serve MODEL")
+    raise ConfigError(f"no model is named: {usage}")
 
 
 def _model(read: _Reader, model: str) -> ModelConfig:
@@ -236,23 +241,13 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),
         max_bad_words=_default(env.max_bad_words, base.max_bad_words),
         max_new_tokens=env.max_new_tokens,
-        enable_responses_store=_responses_store(read, env),
+        enable_responses_store=env.responses_store,
         access_log=not read.get("--disable-uvicorn-access-log", bool, False),
         access_log_skip=tuple(part.strip() for part in skip.split(",") if part.strip()),
         fingerprint_mode=read.word("--fingerprint-mode", "full"),
         fingerprint_value=read.maybe("--fingerprint-value", str),
         routes=route_config(read.args, env),
     )
-
-
-def _responses_store(read: _Reader, env: Environment) -> bool:
-    """Stored responses live in the memory of one front; another could not find them."""
-    if env.responses_store and (read.whole("--api-server-count", 1) or 1) > 1:
-        raise ConfigError(
-            "VLLM_ENABLE_RESPONSES_API_STORE keeps responses in the memory of one API server, so "
-            "it cannot be combined with --api-server-count above 1"
-        )
-    return env.responses_store
 
 
 def _head_size(read: _Reader, default: int) -> int:

@@ -86,7 +86,7 @@ def run(tokens: list[str]) -> int:
     batch = _batch(args)
     check_contradictions(_engine_only(args))
     notices = [*args.warnings, *apply_dialect(args, table)]
-    plan = build_plan(_engine_only(args), read_environment())
+    plan = build_plan(_engine_only(args), read_environment(), "ortloom run-batch --model MODEL")
     for line in (*notices, *plan.notices):
         say(f"warning: {line}")
     requests = parse_lines(read_place(batch.input))  # before anything is loaded

@@ -56,7 +56,8 @@ def run(
         show_help(help_text(word or None, table), paged=word == "page")
         return 0
     env = read_environment()
-    args, plan = make_plan(tokens, env, table)
+    usage = "ortloom launch render MODEL" if render_only else "ortloom serve MODEL"
+    args, plan = make_plan(tokens, env, table, usage)
     if render_only:
         plan = msgspec.structs.replace(plan, config=without_engine(plan.config))
     blank_arguments(_secrets(args))
@@ -96,8 +97,16 @@ def run(
     return supervise(config, early, signals)
 
 
-def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Arguments, ServePlan]:
+def make_plan(
+    tokens: list[str], env: Environment, table: FlagTable, usage: str = "ortloom serve MODEL"
+) -> tuple[Arguments, ServePlan]:
     """Parse and check everything that can be checked without touching the model.
+
+    Args:
+        tokens: the arguments.
+        env: the environment.
+        table: the options there are.
+        usage: how the command is typed, for who named no model.
 
     Raises:
         ConfigError: see the modules that do the parts.
@@ -106,7 +115,7 @@ def make_plan(tokens: list[str], env: Environment, table: FlagTable) -> tuple[Ar
     expand_additional_config(args, table)
     check_contradictions(args)
     notices = apply_dialect(args, table)
-    plan = build_plan(args, env)
+    plan = build_plan(args, env, usage)
     lines = (*args.warnings, *notices, *plan.notices)
     return args, msgspec.structs.replace(plan, notices=lines)
 

@@ -209,6 +209,7 @@ def test_a_stop_string_ends_the_message(app, engine, say, streamed):
         ({"response_format": {"type": "json_schema"}}, 400, "response_format"),
         ({"messages": [{"role": "user", "content": "long " * 200}]}, 400, "input_tokens"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, None),
+        ({"messages": []}, 400, "messages"),
     ],
 )
 def test_errors_come_before_the_stream(app, streamed, fields, status, param):

@@ -75,6 +75,7 @@ BOTH = [
         0,
     ),
     ({"chat_template_kwargs": {"tools": []}}, INVALID, 0),
+    ({"messages": []}, INVALID, 0),
 ]
 
 ONLY_MESSAGES = [

@@ -1,10 +1,12 @@
 """Outputs reach the log only with the flag: whole, or as pieces of a stream, and cut."""
 
 import logging
+import time
 
+import msgspec
 import pytest
 
-from ortloom.config import Config, LogConfig
+from ortloom.config import LogConfig
 from ortloom.runtime.messages import EngineOutput
 from ortloom.server.openai.output_log import output_log
 from ortloom.server.openai.sample import Piece
@@ -55,15 +57,48 @@ def test_outputs_are_cut(caplog):
     assert "output: 'x', output_token_ids: [8]," in second
 
 
-def test_the_flag_works_on_the_routes(serve, say, caplog):
+BODIES = {
+    "/v1/completions": {"prompt": "boats"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "boats"}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "boats"}], "max_tokens": 30},
+    "/v1/responses": {"input": "boats"},
+}
+
+
+@pytest.fixture
+def logging_app(app):
+    before = app.context.config
+    log = LogConfig(log_outputs=True, log_requests=True)
+    app.context.config = msgspec.structs.replace(before, log=log)
+    yield app
+    app.context.config = before
+
+
+@pytest.mark.parametrize("path", list(BODIES))
+def test_the_flag_works_on_the_routes(logging_app, say, caplog, path):
     say("The sea")
-    with serve() as app:
-        log = LogConfig(log_outputs=True, log_requests=True)
-        made = app.context.config
-        app.context.config = Config(model=made.model, front=made.front, log=log)
+    body = {"model": "tiny", "temperature": 0, **BODIES[path]}
+    with caplog.at_level(logging.INFO, "ortloom.requests"):
+        assert logging_app.post(path, body).status_code == 200
+        assert logging_app.post(path, {**body, "stream": True}).status_code == 200
+    found = [m for m in caplog.messages if "output: 'The sea'" in m]
+    assert [" (streaming complete)" in m for m in found] == [False, True]
+    asked = [m for m in caplog.messages if m.startswith("request ")]
+    assert len(asked) == 2
+    for told, output in zip(asked, found, strict=True):
+        assert told.split("'")[1] == output.split("'")[1]  # the id the client sees
+
+
+def test_what_is_generated_in_the_background_is_logged(start, say, caplog):
+    log = LogConfig(log_outputs=True)
+    with start(front={"enable_responses_store": True}) as app:
+        app.context.config = msgspec.structs.replace(app.context.config, log=log)
+        say("The sea")
+        body = {"model": "tiny", "input": "boats", "temperature": 0, "background": True}
         with caplog.at_level(logging.INFO, "ortloom.requests"):
-            body = {"model": "tiny", "prompt": "boats", "temperature": 0}
-            assert app.post("/v1/completions", body).status_code == 200
-            app.events("/v1/completions", body)
-    kinds = [" (streaming complete)" in m for m in caplog.messages if "output: 'The sea'" in m]
-    assert kinds == [False, True]
+            made = app.post("/v1/responses", body).json()["id"]
+            end = time.monotonic() + 20
+            while "output: 'The sea'" not in caplog.text:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+    assert made in caplog.text

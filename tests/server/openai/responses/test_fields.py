@@ -58,6 +58,7 @@ INVALID = [
         "input",
     ),
     ("input", {"input": "sea " * 200}, RULE, "input"),
+    ("input", {"input": []}, REFUSED, "input"),
     ("input", {"input": "sea " * 9000}, RULE, "input"),
     ("model", {"model": 5}, BAD, "body.model"),
     ("instructions", {"instructions": ["x"]}, BAD, "body.instructions"),
