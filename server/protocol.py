@@ -136,6 +136,13 @@ class LoomHttp(Http):  # type: ignore[misc]
             self.keep_alive = False
             raise BadRequest("Bad chunked encoding")
 
+    @property
+    def sends_chunks(self) -> bool:
+        """Whether the response's body goes out in chunked encoding and has begun."""
+        return bool(
+            self.stage is Stage.RESPONSE and self.response_func == self.http1_response_chunked
+        )
+
     async def error_response(self, exception: BaseException) -> None:
         """Answer an error outside the handler (head, cancellation) and account for it."""
         if isinstance(exception, RequestCancelled):
@@ -211,6 +218,22 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         if self.transport is None or self.transport.is_closing():
             raise RequestCancelled
         self.transport.write(data)
+        self._time = time.monotonic()
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether `write_chunk` may be called: the client is there and keeps up."""
+        return bool(
+            self._can_write.is_set()
+            and self.transport is not None
+            and not self.transport.is_closing()
+        )
+
+    def write_chunk(self, data: bytes) -> None:
+        """Write a part of a body in chunked encoding, as `send` does but without waiting."""
+        chunk = b"%x\r\n%b\r\n" % (len(data), data)
+        self.bytes_out += len(chunk)
+        self.transport.write(chunk)
         self._time = time.monotonic()
 
     async def _handle(self, request: Request) -> None:

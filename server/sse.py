@@ -9,7 +9,7 @@ Rules it keeps, whatever happens in the handler:
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ from sanic.response import BaseHTTPResponse
 from ortloom.server.body_log import log_body
 from ortloom.server.context import context_of
 from ortloom.server.error_handler import error_json, log_unexpected
-from ortloom.server.protocol import LoomProtocol
+from ortloom.server.protocol import LoomHttp, LoomProtocol
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -58,6 +58,7 @@ class SseWriter:
         self._interval = front.sse_keep_alive_interval
         self._response: BaseHTTPResponse | None = None
         self._lock = asyncio.Lock()
+        self._chunked: LoomProtocol | None = None  # takes chunks of the body itself
         self._last_write = 0.0
         self._ticker: asyncio.Task[None] | None = None
 
@@ -74,6 +75,20 @@ class SseWriter:
         """
         if payloads:
             await self._write(b"".join(b"data: %b\n\n" % payload for payload in payloads))
+
+    @property
+    def ready(self) -> bool:
+        """Whether `send_at_once` may be called: the stream has begun and nothing waits."""
+        chunked = self._chunked
+        return chunked is not None and chunked.takes_chunks and not self._lock.locked()
+
+    def send_at_once(self, payloads: Sequence[bytes]) -> None:
+        """As `send`, without waiting; only while `ready`."""
+        chunked = self._chunked
+        if chunked is not None and payloads:
+            data = b"".join([b"data: %b\n\n" % payload for payload in payloads])
+            chunked.write_chunk(data)
+            self._written(data)
 
     async def send_raw(self, data: bytes) -> None:
         """Send ready-made event text (named events)."""
@@ -133,6 +148,9 @@ class SseWriter:
                 self._response = response
             await self._bounded(self._response.send(data))
             self._written(data)
+            stream = self._request.stream
+            if isinstance(stream, LoomHttp) and stream.sends_chunks:
+                self._chunked = stream.protocol
 
     def _written(self, data: bytes) -> None:
         if self._log_bodies:

@@ -41,7 +41,7 @@ class Server:
         self.port = port
         self._command = [sys.executable, "-m", module, *arguments]
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "SSE_STEP": str(step)}
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -22,6 +22,7 @@ from ortloom.server.openai.output_log import OutputLog
 from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
+from ortloom.server.openai.shortcut import PieceSink, Shortcut
 from ortloom.server.tracing import RequestTrace
 
 
@@ -64,6 +65,15 @@ class GenerationJob:
         """The `metrics` member of the reply."""
         return None if self.timing is None else self.timing.body()
 
+    def note(self, piece: Piece) -> None:
+        """Tell those who follow the samples of a piece."""
+        if self.outputs is not None:
+            self.outputs.note(piece)
+        if self.timing is not None:
+            self.timing.note(piece)
+        if self.trace is not None:
+            self.trace.note(piece)
+
     def engine_requests(self) -> list[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
         client repeats a request id."""
@@ -87,8 +97,17 @@ async def generate(
     client: EngineClient,
     tokenizer: Tokenizer | None,
     metrics: FrontMetrics,
+    sink: PieceSink | None = None,
 ) -> AsyncGenerator[Piece, None]:
     """The pieces of all samples, interleaved as the engine makes them.
+
+    Args:
+        job: what to generate.
+        client: of the engine.
+        tokenizer: None = no text.
+        metrics: of the front.
+        sink: gets pieces while the reader waits for one and the sink is ready; the others come
+            here, in order.
 
     Raises:
         InvalidRequest, QueueFull, EngineDead, RequestFailed: as `EngineClient.generate`.
@@ -113,35 +132,41 @@ async def generate(
                     yield piece
             return
         requests = job.engine_requests()
-        streams = [
-            _sample(i, request, client, tokenizer, measured[i // job.n])
-            for i, request in enumerate(requests)
-        ]
-        merged = streams[0] if len(streams) == 1 else _merge(streams)
+        several = _Merged() if len(requests) > 1 else None
+        streams = []
+        for index, request in enumerate(requests):
+            text = SampleText(index, tokenizer, request.prompt_token_ids, request.sampling)
+            counts = measured[index // job.n]
+            shortcut = None
+            if sink is not None:
+                clear = _always if several is None else several.clear
+                shortcut = Shortcut(text, counts, job.note, sink, clear)
+            streams.append(_sample(request, client, text, counts, shortcut))
+        merged = streams[0] if several is None else several.pieces(streams)
         async with aclosing(merged):
             async for piece in merged:
-                if job.outputs is not None:
-                    job.outputs.note(piece)
-                if job.timing is not None:
-                    job.timing.note(piece)
-                if job.trace is not None:
-                    job.trace.note(piece)
+                job.note(piece)
                 yield piece
 
 
+def _always() -> bool:
+    return True
+
+
 async def _sample(
-    index: int,
     request: EngineRequest,
     client: EngineClient,
-    tokenizer: Tokenizer | None,
+    text: SampleText,
     measured: RequestMetrics,
+    shortcut: Shortcut | None,
 ) -> AsyncGenerator[Piece, None]:
-    text = SampleText(index, tokenizer, request.prompt_token_ids, request.sampling)
-    outputs = client.generate(request)
+    outputs = client.generate(request, shortcut)
     try:
         async for output in outputs:
-            piece = text.push(output)
-            measured.on_output(piece.output, time.monotonic())
+            piece = None if shortcut is None else shortcut.last
+            if piece is None:
+                piece = text.push(output)
+                measured.on_output(piece.output, time.monotonic())
             yield piece
             if text.stopped:
                 await client.abort([request.request_id], "stop")
@@ -160,31 +185,45 @@ async def _close(outputs: AsyncIterator[object]) -> None:
         await outputs.aclose()
 
 
-async def _merge(streams: list[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:
-    """Interleave; the first error of any stream ends all."""
-    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+class _Merged:
+    """The pieces of several samples in one row."""
 
-    async def pump(stream: AsyncGenerator[Piece, None]) -> None:
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+        self._awaited = False
+
+    def clear(self) -> bool:
+        """Whether all pieces so far were read and the reader waits for more."""
+        return self._awaited and self._queue.empty()
+
+    async def pieces(
+        self, streams: list[AsyncGenerator[Piece, None]]
+    ) -> AsyncGenerator[Piece, None]:
+        """Interleave; the first error of any stream ends all."""
+        tasks = [asyncio.create_task(self._pump(stream)) for stream in streams]
+        try:
+            open_streams = len(tasks)
+            while open_streams:
+                self._awaited = True
+                item = await self._queue.get()
+                self._awaited = False
+                if item is None:
+                    open_streams -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    yield item
+        finally:
+            self._awaited = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(self, stream: AsyncGenerator[Piece, None]) -> None:
         try:
             async with aclosing(stream):
                 async for piece in stream:
-                    queue.put_nowait(piece)
-            queue.put_nowait(None)
+                    self._queue.put_nowait(piece)
+            self._queue.put_nowait(None)
         except Exception as error:
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
-    try:
-        open_streams = len(tasks)
-        while open_streams:
-            item = await queue.get()
-            if item is None:
-                open_streams -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            self._queue.put_nowait(error)

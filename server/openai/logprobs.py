@@ -3,7 +3,8 @@
 JSON has no infinity: values that are cut are written as `CUT`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from ortloom.models.tokenizer import Tokenizer
@@ -26,22 +27,25 @@ class TokenNames:
     Args:
         tokenizer: None = always as ids.
         as_ids: write ids.
+
+    Attributes:
+        spelling: a token as written, and the bytes it adds to the text (true ones, also for a part
+            of a character).
     """
 
     def __init__(self, tokenizer: Tokenizer | None, as_ids: bool) -> None:
-        self._tokenizer = None if as_ids else tokenizer
+        self.spelling: Callable[[int], tuple[str, list[int]]] = (
+            _id_spelling if as_ids or tokenizer is None else tokenizer.spelling
+        )
 
     def name(self, token_id: int) -> str:
         """The token as written."""
-        if self._tokenizer is None:
-            return f"token_id:{token_id}"
-        return self._tokenizer.token_text(token_id)
+        return self.spelling(token_id)[0]
 
-    def named_bytes(self, token_id: int) -> list[int]:
-        """Bytes the token adds to the text (true ones, also for a part of a character)."""
-        if self._tokenizer is None:
-            return list(f"token_id:{token_id}".encode())
-        return list(self._tokenizer.token_bytes(token_id))
+
+def _id_spelling(token_id: int) -> tuple[str, list[int]]:
+    name = f"token_id:{token_id}"
+    return name, list(name.encode())
 
 
 def entries(position: TokenLogprobs) -> list[tuple[int, float, int]]:
@@ -51,6 +55,15 @@ def entries(position: TokenLogprobs) -> list[tuple[int, float, int]]:
     for token, value, rank in rows:
         seen.setdefault(token, (token, finite(value), rank))
     return list(seen.values())
+
+
+def values_of(position: TokenLogprobs) -> dict[int, float]:
+    """Logprob by id, in the order of `entries`."""
+    ids, values = position.token_ids, position.logprobs
+    found = {t: v if v > CUT else CUT for t, v in zip(ids, values, strict=True)}
+    own = values[0]
+    found[ids[0]] = own if own > CUT else CUT  # where it repeats, its first value counts
+    return found
 
 
 class CompletionLogprobs:
@@ -67,7 +80,7 @@ class CompletionLogprobs:
         self._most = None if keep_all or top < 0 else top + 1
 
     def build(
-        self, token_ids: list[int], positions: list[TokenLogprobs | None], offset: int
+        self, token_ids: list[int], positions: Sequence[TokenLogprobs | None], offset: int
     ) -> dict[str, Any]:
         """The member for consecutive tokens.
 
@@ -80,8 +93,9 @@ class CompletionLogprobs:
         values: list[float | None] = []
         tokens: list[str] = []
         tops: list[dict[str, float] | None] = []
+        spelling = self._names.spelling
         for token_id, position in zip(token_ids, positions, strict=True):
-            name = self._names.name(token_id)
+            name = spelling(token_id)[0]
             offsets.append(offset)
             tokens.append(name)
             offset += len(name)
@@ -89,10 +103,10 @@ class CompletionLogprobs:
                 values.append(None)
                 tops.append(None)
                 continue
-            rows = entries(position)
-            values.append(rows[0][1])
-            listed = rows[: self._most]
-            tops.append(position_json({self._names.name(t): value for t, value, _ in listed}))
+            rows = values_of(position)
+            values.append(rows[position.token_ids[0]])
+            listed = islice(rows.items(), self._most)
+            tops.append(position_json({spelling(t)[0]: value for t, value in listed}))
         return {
             "text_offset": offsets,
             "token_logprobs": values,
@@ -111,7 +125,7 @@ class ChatLogprobs:
     """
 
     def __init__(self, names: TokenNames, top: int, keep_all: bool = False) -> None:
-        self._names = names
+        self._spelling = names.spelling
         self._most = None if keep_all or top < 0 else top
 
     def build(
@@ -120,20 +134,17 @@ class ChatLogprobs:
         """The member for consecutive tokens."""
         content = []
         for position in positions:
-            rows = entries(position)
-            own = self._entry(rows[0])
-            own["top_logprobs"] = position_json([self._entry(row) for row in rows[: self._most]])
+            rows = values_of(position)
+            own = self._entry(position.token_ids[0], rows[position.token_ids[0]])
+            listed = [self._entry(t, value) for t, value in islice(rows.items(), self._most)]
+            own["top_logprobs"] = position_json(listed)
             content.append(own)
         add_details(content, details)
         return {"content": content}
 
-    def _entry(self, row: tuple[int, float, int]) -> dict[str, Any]:
-        token_id, value, _ = row
-        return {
-            "token": self._names.name(token_id),
-            "logprob": value,
-            "bytes": self._names.named_bytes(token_id),
-        }
+    def _entry(self, token_id: int, value: float) -> dict[str, Any]:
+        name, data = self._spelling(token_id)
+        return {"token": name, "logprob": value, "bytes": data}
 
 
 def prompt_logprobs(
@@ -149,7 +160,7 @@ def prompt_logprobs(
             str(token): {
                 "logprob": value,
                 "rank": rank,
-                "decoded_token": tokenizer.token_text(token) if tokenizer else None,
+                "decoded_token": tokenizer.spelling(token)[0] if tokenizer else None,
             }
             for token, value, rank in entries(position)
         }

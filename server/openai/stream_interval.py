@@ -14,36 +14,57 @@ def interval_of(front: FrontContext, asked: int | None) -> int:
     return front.config.scheduler.stream_interval if asked is None else asked
 
 
-async def every(
-    pieces: AsyncGenerator[Piece, None], interval: int | None
-) -> AsyncGenerator[Piece, None]:
-    """The same text and tokens in fewer pieces.
+class Spacing:
+    """Puts the pieces of a stream together.
 
     The first piece with tokens of a choice and the one that ends it are never delayed. Pieces
     without either (they report progress of the prompt) are dropped; prompt logprobs in one move
     to the next.
 
     Args:
-        pieces: as `generate` gives them.
         interval: tokens a piece has at least; None and 1 change nothing.
+
+    Attributes:
+        most_tokens: that a piece is put together from, about.
     """
-    waiting: dict[int, Piece] = {}
-    started: set[int] = set()
+
+    def __init__(self, interval: int | None) -> None:
+        self.most_tokens = 1 if interval is None else interval
+        self._waiting: dict[int, Piece] = {}
+        self._started: set[int] = set()
+
+    def push(self, piece: Piece) -> Piece | None:
+        """Add a piece; what is due now, with all that waited before it."""
+        index = piece.index
+        held = self._waiting.pop(index, None)
+        if not piece.token_ids and piece.finish_reason is None:
+            if held is not None or piece.output.prompt_logprobs is not None:
+                self._waiting[index] = held or piece
+            return None
+        if held is not None:
+            piece = _joined(held, piece)
+        enough = len(piece.token_ids) >= self.most_tokens
+        if enough or piece.finish_reason is not None or index not in self._started:
+            self._started.add(index)
+            return piece
+        self._waiting[index] = piece
+        return None
+
+
+async def spaced(
+    pieces: AsyncGenerator[Piece, None], spacing: Spacing
+) -> AsyncGenerator[Piece, None]:
+    """The same text and tokens in fewer pieces."""
     async with aclosing(pieces):
         async for piece in pieces:
-            held = waiting.pop(piece.index, None)
-            if not piece.token_ids and piece.finish_reason is None:
-                if held is not None or piece.output.prompt_logprobs is not None:
-                    waiting[piece.index] = held or piece
-                continue
-            if held is not None:
-                piece = _joined(held, piece)
-            enough = interval is None or len(piece.token_ids) >= interval
-            if enough or piece.finish_reason is not None or piece.index not in started:
-                started.add(piece.index)
-                yield piece
-            else:
-                waiting[piece.index] = piece
+            due = spacing.push(piece)
+            if due is not None:
+                yield due
+
+
+def every(pieces: AsyncGenerator[Piece, None], interval: int | None) -> AsyncGenerator[Piece, None]:
+    """As `spaced`, with a `Spacing` of its own."""
+    return spaced(pieces, Spacing(interval))
 
 
 def _joined(first: Piece, second: Piece) -> Piece:

@@ -74,7 +74,7 @@ class ScriptedEngine:
     async def abort(self, request_ids, finish_reason="abort"):
         self.stopped += [(r, finish_reason) for r in request_ids]
 
-    async def generate(self, request):
+    async def generate(self, request, taker=None):
         self.requests.append(request)
         if self.refusal is not None:
             raise self.refusal
@@ -82,7 +82,9 @@ class ScriptedEngine:
         self.all_closed.clear()
         try:
             async for output in self._outputs(request):
-                yield output
+                # whoever reads this generator waits for it, so all that the taker wants is its
+                if taker is None or not taker(output):
+                    yield output
         finally:
             self.open.discard(request.request_id)
             if not self.open:
