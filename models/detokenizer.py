@@ -44,6 +44,7 @@ class IncrementalDetokenizer:
         spaces_between_special_tokens: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
+        self._inner_texts = tokenizer.inner_texts
         self._skip = skip_special_tokens
         self._join_added = not (skip_special_tokens or spaces_between_special_tokens)
         self._last_added = False
@@ -84,7 +85,9 @@ class IncrementalDetokenizer:
     def push_one(self, token_id: int) -> str:
         """As `push` with one token."""
         if self._whole:
-            text = self._tokenizer.inner_text(token_id)
+            text = self._inner_texts.get(token_id)
+            if text is None:
+                text = self._tokenizer.inner_text(token_id)
             if text:  # decoding it behind the window would say the same
                 self._last_added = False
                 self._window = [token_id]

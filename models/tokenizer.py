@@ -143,7 +143,12 @@ class Tokenizer:
         self._joins = _joins_tokens(file.decoder)
         self.spelling: Callable[[int], tuple[str, list[int]]] = lru_cache(_SPELLINGS)(self._spell)
         """`token_text` and `token_bytes` of a token; the list is not to be changed."""
-        self._inner: dict[int, str] = {}
+        self.spelled_json: Callable[[int], tuple[bytes, bytes]] = lru_cache(_SPELLINGS)(
+            self._spell_json
+        )
+        """The text of a token as JSON, and its bytes as a JSON list."""
+        self.inner_texts: dict[int, str] = {}
+        """What `inner_text` has found out."""
         self._longest = self._characters_per_token(file, longest)
 
     def _characters_per_token(self, file: _File, longest: int) -> int | None:
@@ -287,9 +292,9 @@ class Tokenizer:
         Empty where that depends on its neighbours (added tokens, parts of characters, decoders
         that look at words) or is nothing; then only decoding tells.
         """
-        text = self._inner.get(token_id)
+        text = self.inner_texts.get(token_id)
         if text is None:
-            text = self._inner[token_id] = self._find_inner_text(token_id)
+            text = self.inner_texts[token_id] = self._find_inner_text(token_id)
         return text
 
     def _find_inner_text(self, token_id: int) -> str:
@@ -311,6 +316,10 @@ class Tokenizer:
     def _spell(self, token_id: int) -> tuple[str, list[int]]:
         data = self.token_bytes(token_id)
         return data.decode("utf-8", "replace"), list(data)
+
+    def _spell_json(self, token_id: int) -> tuple[bytes, bytes]:
+        text, data = self._spell(token_id)
+        return msgspec.json.encode(text), msgspec.json.encode(data)
 
     @property
     def chat_templates(self) -> dict[str, str]:

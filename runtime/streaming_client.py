@@ -208,12 +208,12 @@ class StreamingClient(ABC):
         finally:
             del self._calls[control.call_id]
 
-    def _offer_later(self, stream: OutputStream) -> None:
+    def _offer_later(self, offers: list[OutputStream]) -> None:
         """Once what has arrived is read: then a front that is behind takes several steps' tokens
         as one output."""
         if not self._offers:
             asyncio.get_running_loop().call_soon(self._offer)
-        self._offers.append(stream)
+        self._offers += offers
 
     def _offer(self) -> None:
         offers, self._offers = self._offers, []
@@ -228,10 +228,13 @@ class StreamingClient(ABC):
             case EngineOutputs():
                 if message.stats is not None:
                     self._stats = message.stats
+                find, offers = self._streams.get, []
                 for output in message.outputs:
-                    stream = self._streams.get(output.request_id)
+                    stream = find(output.request_id)
                     if stream is not None and stream.push(output):
-                        self._offer_later(stream)
+                        offers.append(stream)
+                if offers:
+                    self._offer_later(offers)
             case EngineReady():
                 self._ready, self._dead = message, None
                 self._changed.set()

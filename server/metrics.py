@@ -287,8 +287,14 @@ class RequestMetrics:
         if sample.finished:
             return
         if len(output.arrivals) == 1 and output.new_token_ids:
-            (arrival,) = output.arrivals
-            self._tokens(sample, len(output.new_token_ids), arrival.time)
+            at = output.arrivals[0].time
+            if sample.tokens:
+                self._front.changed = True
+                self._front.token_gap.observe(at - sample.last)
+                sample.tokens += len(output.new_token_ids)
+                sample.last = at
+            else:
+                self._tokens(sample, len(output.new_token_ids), at)
         elif output.new_token_ids:
             self._steps(sample, output, now)
         if output.num_cached_tokens > sample.cached:

@@ -174,6 +174,7 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         self.access_log = False  # Sanic's; ours is written in `finish`
         self.request_handler = self._handle
         self.bytes_out = 0
+        self.flowing = True  # the client is there and keeps up
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Take the connection in, or turn it away when there are too many."""
@@ -191,6 +192,7 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a handler that is still running is cancelled."""
         self.registry.discard(self)
+        self.flowing = False
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -220,21 +222,24 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         self.transport.write(data)
         self._time = time.monotonic()
 
-    @property
-    def takes_chunks(self) -> bool:
-        """Whether `write_chunk` may be called: the client is there and keeps up."""
-        return bool(
-            self._can_write.is_set()
-            and self.transport is not None
-            and not self.transport.is_closing()
-        )
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        self.flowing = False
+        super().pause_writing()
 
-    def write_chunk(self, data: bytes) -> None:
-        """Write a part of a body in chunked encoding, as `send` does but without waiting."""
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self.flowing = True
+
+    def write_chunk(self, data: bytes) -> float:
+        """Write a part of a body in chunked encoding, as `send` does but without waiting; only
+        while `flowing`. Returns the monotonic time."""
         chunk = b"%x\r\n%b\r\n" % (len(data), data)
         self.bytes_out += len(chunk)
         self.transport.write(chunk)
-        self._time = time.monotonic()
+        now = self._time = time.monotonic()
+        return now
 
     async def _handle(self, request: Request) -> None:
         """Run one request from admission to the last byte of its response."""

@@ -58,6 +58,7 @@ class SseWriter:
         self._interval = front.sse_keep_alive_interval
         self._response: BaseHTTPResponse | None = None
         self._lock = asyncio.Lock()
+        self._waiting = 0  # writes that have or want the lock
         self._chunked: LoomProtocol | None = None  # takes chunks of the body itself
         self._last_write = 0.0
         self._ticker: asyncio.Task[None] | None = None
@@ -80,15 +81,25 @@ class SseWriter:
     def ready(self) -> bool:
         """Whether `send_at_once` may be called: the stream has begun and nothing waits."""
         chunked = self._chunked
-        return chunked is not None and chunked.takes_chunks and not self._lock.locked()
+        return (
+            chunked is not None
+            and chunked.flowing
+            and not self._waiting
+            and chunked.transport is not None
+            and not chunked.transport.is_closing()
+        )
 
     def send_at_once(self, payloads: Sequence[bytes]) -> None:
         """As `send`, without waiting; only while `ready`."""
         chunked = self._chunked
         if chunked is not None and payloads:
-            data = b"".join([b"data: %b\n\n" % payload for payload in payloads])
-            chunked.write_chunk(data)
-            self._written(data)
+            if len(payloads) == 1:
+                data = b"data: %b\n\n" % payloads[0]
+            else:
+                data = b"".join([b"data: %b\n\n" % payload for payload in payloads])
+            self._last_write = chunked.write_chunk(data)
+            if self._log_bodies:
+                log_body(self._request, data)
 
     async def send_raw(self, data: bytes) -> None:
         """Send ready-made event text (named events)."""
@@ -127,6 +138,7 @@ class SseWriter:
         if last:
             await self._write(last)
         if self._response is not None:
+            self._chunked = None
             async with self._lock:
                 await self._bounded(self._response.eof())
 
@@ -138,6 +150,13 @@ class SseWriter:
             await response.send(data)
             self._written(data)
             return
+        self._waiting += 1
+        try:
+            await self._write_in_turn(data)
+        finally:
+            self._waiting -= 1
+
+    async def _write_in_turn(self, data: bytes) -> None:
         async with self._lock:
             if self._response is None:
                 response = await self._request.respond(

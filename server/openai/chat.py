@@ -270,5 +270,6 @@ async def stream(chat: Chat, request: Request) -> None:
             entries = entry_count(piece.logprobs)
             await sse.send(*opening, *await built(entries, chunks.of_piece, piece))
             opening = []
+            sink.begin()
         if chunks.usage.last:
             await sse.send(chunks.last())

@@ -14,7 +14,7 @@ import msgspec
 from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ContentDelta
 from ortloom.runtime.messages import SamplingMask, TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import mask_member
-from ortloom.server.openai.event_template import HOLE, EventTemplate, to_json
+from ortloom.server.openai.event_template import HOLE, event_template, to_json
 from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta
 from ortloom.server.openai.reply import StreamUsage
 from ortloom.server.openai.sample import Piece
@@ -68,7 +68,7 @@ class ChatChunks:
         self._logprobs = None if hidden else chat.logprobs
         self.usage = StreamUsage(body, chat.front.config.front.enable_force_include_usage)
         self._plain = not (self._parses or self._shows_ids or body.logprobs_detail)
-        self._templates: dict[int, EventTemplate] = {}
+        self._templates: dict[int, bytes] = {}
 
     def _event(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         event: dict[str, Any] = {**self._head.members, "choices": choices}
@@ -138,12 +138,12 @@ class ChatChunks:
             template = self._templates[piece.index] = self._template(piece.index)
         values = [to_json(piece.text)]
         if self._logprobs is not None:
-            values.append(to_json(self._logprobs.build(piece.logprobs, piece.details)))
+            values.append(self._logprobs.json(piece.logprobs))
         if self.usage.every:
             values.append(to_json(self._chat.usage.running_chat()))
-        return template.fill(*values)
+        return template % tuple(values)
 
-    def _template(self, index: int) -> EventTemplate:
+    def _template(self, index: int) -> bytes:
         choice = {
             "index": index,
             "delta": {"content": HOLE},
@@ -154,7 +154,7 @@ class ChatChunks:
         event: dict[str, Any] = {**self._head.members, "choices": [choice]}
         if self.usage.every:
             event["usage"] = HOLE
-        return EventTemplate(event)
+        return event_template(event)
 
     def _deltas(self, piece: Piece) -> list[dict[str, Any]]:
         """What a piece shows; exactly one delta where nothing is parsed."""

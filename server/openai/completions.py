@@ -12,7 +12,7 @@ from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.runtime.messages import TokenLogprobs
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.detail import add_detail_lists, mask_member
-from ortloom.server.openai.event_template import HOLE, EventTemplate, to_json
+from ortloom.server.openai.event_template import HOLE, event_template, to_json
 from ortloom.server.openai.generation import GenerationJob, PromptJob, generate
 from ortloom.server.openai.lengths import COMPLETION_MAX_TOKENS
 from ortloom.server.openai.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
@@ -202,6 +202,7 @@ async def stream(completion: Completion, request: Request) -> None:
         async for piece in pieces:
             entries = entry_count(piece.logprobs, piece.output.prompt_logprobs)
             await sse.send(await built(entries, chunks.chunk, piece))
+            sink.begin()
         if chunks.usage.last:
             await sse.send(chunks.last())
 
@@ -216,7 +217,7 @@ class _Chunks:
         self._sent: dict[int, int] = {}
         body = completion.body
         self._plain = not (body.return_token_ids or body.logprobs_detail)
-        self._templates: dict[int, EventTemplate] = {}
+        self._templates: dict[int, bytes] = {}
 
     def chunk(self, piece: Piece) -> bytes:
         """The event of one piece."""
@@ -268,13 +269,12 @@ class _Chunks:
         completion = self._completion
         values = [to_json(piece.text)]
         if completion.logprobs is not None:
-            built = completion.logprobs.build(piece.token_ids, piece.logprobs, offset)
-            values.append(to_json(built))
+            values.append(completion.logprobs.json(piece.token_ids, piece.logprobs, offset))
         if self.usage.every:
             values.append(to_json(completion.usage.running()))
-        return template.fill(*values)
+        return template % tuple(values)
 
-    def _template(self, index: int) -> EventTemplate:
+    def _template(self, index: int) -> bytes:
         choice = {
             "index": index,
             "text": HOLE,
@@ -287,7 +287,7 @@ class _Chunks:
         event: dict[str, Any] = {**self._completion.head.members, "choices": [choice]}
         if self.usage.every:
             event["usage"] = HOLE
-        return EventTemplate(event)
+        return event_template(event)
 
     def last(self) -> bytes:
         """The usage event."""

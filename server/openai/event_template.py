@@ -14,16 +14,10 @@ HOLE = f"hole-{uuid.uuid4().hex}"
 _HOLE = to_json(HOLE)
 
 
-class EventTemplate:
-    """JSON with holes.
+def event_template(event: dict[str, Any]) -> bytes:
+    """JSON with holes: `template % values` is the event with the JSON of a value in each hole.
 
     Args:
-        event: with `HOLE` in place of values; none in a key.
+        event: with `HOLE` in place of values, none of them in a key.
     """
-
-    def __init__(self, event: dict[str, Any]) -> None:
-        self._form = to_json(event).replace(b"%", b"%%").replace(_HOLE, b"%b")
-
-    def fill(self, *values: bytes) -> bytes:
-        """The event, with the JSON of a value for each hole, in order."""
-        return self._form % values
+    return to_json(event).replace(b"%", b"%%").replace(_HOLE, b"%b")

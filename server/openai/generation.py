@@ -65,6 +65,11 @@ class GenerationJob:
         """The `metrics` member of the reply."""
         return None if self.timing is None else self.timing.body()
 
+    @property
+    def followed(self) -> bool:
+        """Whether anybody wants `note`."""
+        return not (self.outputs is None and self.timing is None and self.trace is None)
+
     def note(self, piece: Piece) -> None:
         """Tell those who follow the samples of a piece."""
         if self.outputs is not None:
@@ -139,18 +144,15 @@ async def generate(
             counts = measured[index // job.n]
             shortcut = None
             if sink is not None:
-                clear = _always if several is None else several.clear
-                shortcut = Shortcut(text, counts, job.note, sink, clear)
+                clear = None if several is None else several.clear
+                note = job.note if job.followed else None
+                shortcut = Shortcut(text, counts, note, sink, clear)
             streams.append(_sample(request, client, text, counts, shortcut))
         merged = streams[0] if several is None else several.pieces(streams)
         async with aclosing(merged):
             async for piece in merged:
                 job.note(piece)
                 yield piece
-
-
-def _always() -> bool:
-    return True
 
 
 async def _sample(

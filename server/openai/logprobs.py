@@ -3,13 +3,14 @@
 JSON has no infinity: values that are cut are written as `CUT`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.messages import TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import add_details
+from ortloom.server.openai.event_template import to_json
 from ortloom.server.openai.off_loop import position_json
 
 CUT = -9999.0
@@ -31,11 +32,15 @@ class TokenNames:
     Attributes:
         spelling: a token as written, and the bytes it adds to the text (true ones, also for a part
             of a character).
+        json: the same as JSON.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, as_ids: bool) -> None:
         self.spelling: Callable[[int], tuple[str, list[int]]] = (
             _id_spelling if as_ids or tokenizer is None else tokenizer.spelling
+        )
+        self.json: Callable[[int], tuple[bytes, bytes]] = (
+            _id_json if as_ids or tokenizer is None else tokenizer.spelled_json
         )
 
     def name(self, token_id: int) -> str:
@@ -46,6 +51,16 @@ class TokenNames:
 def _id_spelling(token_id: int) -> tuple[str, list[int]]:
     name = f"token_id:{token_id}"
     return name, list(name.encode())
+
+
+def _id_json(token_id: int) -> tuple[bytes, bytes]:
+    name, data = _id_spelling(token_id)
+    return to_json(name), to_json(data)
+
+
+def _json_of(values: Iterable[float]) -> list[bytes]:
+    """Each number as JSON."""
+    return to_json(list(values))[1:-1].split(b",")
 
 
 def entries(position: TokenLogprobs) -> list[tuple[int, float, int]]:
@@ -64,6 +79,11 @@ def values_of(position: TokenLogprobs) -> dict[int, float]:
     own = values[0]
     found[ids[0]] = own if own > CUT else CUT  # where it repeats, its first value counts
     return found
+
+
+_COMPLETION = b'{"text_offset":[%b],"token_logprobs":[%b],"tokens":[%b],"top_logprobs":[{%b}]}'
+_ENTRY = b'{"token":%b,"logprob":%b,"bytes":%b}'
+_OWN = b'{"token":%b,"logprob":%b,"bytes":%b,"top_logprobs":[%b]}'
 
 
 class CompletionLogprobs:
@@ -114,6 +134,27 @@ class CompletionLogprobs:
             "top_logprobs": tops,
         }
 
+    def json(self, token_ids: list[int], positions: Sequence[TokenLogprobs], offset: int) -> bytes:
+        """The member as JSON, for the few tokens of a piece: much faster."""
+        name_of = self._names.json
+        offsets, values, tokens, tops = [], [], [], []
+        for token_id, position in zip(token_ids, positions, strict=True):
+            offsets.append(offset)
+            tokens.append(name_of(token_id)[0])
+            offset += len(self._names.name(token_id))
+            rows = values_of(position)
+            numbers = _json_of(rows.values())
+            values.append(numbers[0])
+            listed = islice(zip(rows, numbers, strict=True), self._most)
+            named = {name_of(token)[0]: number for token, number in listed}
+            tops.append(b",".join([b"%b:%b" % item for item in named.items()]))
+        return _COMPLETION % (
+            to_json(offsets)[1:-1],
+            b",".join(values),
+            b",".join(tokens),
+            b"},{".join(tops),
+        )
+
 
 class ChatLogprobs:
     """Builds the `logprobs` member of chat choices.
@@ -126,6 +167,7 @@ class ChatLogprobs:
 
     def __init__(self, names: TokenNames, top: int, keep_all: bool = False) -> None:
         self._spelling = names.spelling
+        self._json = names.json
         self._most = None if keep_all or top < 0 else top
 
     def build(
@@ -141,6 +183,22 @@ class ChatLogprobs:
             content.append(own)
         add_details(content, details)
         return {"content": content}
+
+    def json(self, positions: Sequence[TokenLogprobs]) -> bytes:
+        """The member as JSON, for the few tokens of a piece: much faster."""
+        name_of = self._json
+        content = []
+        for position in positions:
+            rows = values_of(position)
+            numbers = _json_of(rows.values())
+            listed = islice(zip(rows, numbers, strict=True), self._most)
+            tops = []
+            for token, number in listed:
+                name, data = name_of(token)
+                tops.append(_ENTRY % (name, number, data))
+            name, data = name_of(position.token_ids[0])
+            content.append(_OWN % (name, numbers[0], data, b",".join(tops)))
+        return b'{"content":[%b]}' % b",".join(content)
 
     def _entry(self, token_id: int, value: float) -> dict[str, Any]:
         name, data = self._spelling(token_id)

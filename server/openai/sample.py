@@ -116,8 +116,19 @@ class SampleText:
         """
         if output.finish_reason in ("abort", "error"):
             raise RequestFailed(output.error or "The request was aborted.")
-        if len(output.new_token_ids) == 1 and output.finish_reason is None and self._stops.idle:
-            return self._one(output)
+        ids = output.new_token_ids
+        if len(ids) == 1 and output.finish_reason is None and self._stops.idle:
+            # the usual output: a token in the middle of a sample without stop strings
+            self._num_tokens += 1
+            text = ""
+            if self._text is not None and ids[0] not in self._hidden_ids:
+                text = self._text.push_one(ids[0])
+            piece = Piece(self._index, text, ids, output.logprobs or [], output)
+            if output.details is not None:
+                piece.details = output.details
+            if output.masks is not None:
+                piece.masks = output.masks
+            return piece
         text = ""
         used = 0
         for token in output.new_token_ids:
@@ -129,22 +140,6 @@ class SampleText:
         if output.finish_reason is not None and not self.stopped:
             text += self._rest()
         return self._piece(output, text, used)
-
-    def _one(self, output: EngineOutput) -> Piece:
-        """The usual output: a token in the middle of a sample without stop strings."""
-        self._num_tokens += 1
-        ids = output.new_token_ids
-        token = ids[0]
-        text = ""
-        if self._text is not None and token not in self._hidden_ids:
-            text = self._text.push_one(token)
-        logprobs = output.logprobs
-        piece = Piece(self._index, text, ids, [] if logprobs is None else logprobs, output)
-        if output.details is not None:
-            piece.details = output.details
-        if output.masks is not None:
-            piece.masks = output.masks
-        return piece
 
     def _follow(self, token: int, used: int, output: EngineOutput) -> str:
         """Text that one token makes final; the token that ended the request has none."""

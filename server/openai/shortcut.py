@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ortloom.runtime.messages import EngineOutput
 from ortloom.server.metrics import RequestMetrics
-from ortloom.server.openai.off_loop import INLINE_ENTRIES
+from ortloom.server.openai.off_loop import INLINE_ENTRIES, entry_count
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.stream_interval import Spacing
 from ortloom.server.sse import SseWriter
@@ -22,12 +22,8 @@ from ortloom.server.sse import SseWriter
 class PieceSink(Protocol):
     """Where pieces go that do not wait for their handler."""
 
-    def ready(self, entries: int) -> bool:
-        """Whether a piece can be written now.
-
-        Args:
-            entries: logprob entries of it.
-        """
+    def ready(self, output: EngineOutput) -> bool:
+        """Whether the piece of an output can be written now."""
 
     def take(self, piece: Piece) -> None:
         """Write a piece; called only where `ready` was true."""
@@ -39,18 +35,18 @@ class Shortcut:
     Args:
         text: follows the sample; shared with the long way.
         measured: counts its outputs.
-        note: tells the logs of a piece.
+        note: tells the logs of a piece; None = there are none.
         sink: writes it.
-        clear: whether no earlier piece is on the long way behind the reader.
+        clear: whether no earlier piece is on the long way behind the reader; None = none can be.
     """
 
     def __init__(
         self,
         text: SampleText,
         measured: RequestMetrics,
-        note: Callable[[Piece], None],
+        note: Callable[[Piece], None] | None,
         sink: PieceSink,
-        clear: Callable[[], bool],
+        clear: Callable[[], bool] | None,
     ) -> None:
         self._text = text
         self._measured = measured
@@ -64,23 +60,21 @@ class Shortcut:
         """Take an output in the middle of the sample."""
         if output.finish_reason is not None or output.prompt_logprobs is not None:
             return False
-        if not output.new_token_ids or self.last is not None or not self._clear():
+        if not output.new_token_ids or self.last is not None:
             return False
-        if not self._sink.ready(_entries(output)):
+        if self._clear is not None and not self._clear():
+            return False
+        if not self._sink.ready(output):
             return False
         piece = self._text.push(output)
         self._measured.on_output(piece.output)
-        if self._text.stopped:
+        if piece.finish_reason is not None:
             self.last = piece
             return False
-        self._note(piece)
+        if self._note is not None:
+            self._note(piece)
         self._sink.take(piece)
         return True
-
-
-def _entries(output: EngineOutput) -> int:
-    logprobs = output.logprobs
-    return 0 if logprobs is None else sum(len(entry.token_ids) for entry in logprobs)
 
 
 class EventSink:
@@ -95,16 +89,27 @@ class EventSink:
     def __init__(
         self, sse: SseWriter, spacing: Spacing, events: Callable[[Piece], list[bytes]]
     ) -> None:
+        self._begun = False
         self._sse = sse
         self._spacing = spacing
         self._events = events
 
-    def ready(self, entries: int) -> bool:
+    def begin(self) -> None:
+        """The handler has sent the first piece, with all that comes before it: from here on."""
+        self._begun = True
+
+    def ready(self, output: EngineOutput) -> bool:
         """See PieceSink; what would be built in a thread is left to the handler."""
-        return entries * self._spacing.most_tokens <= INLINE_ENTRIES and self._sse.ready
+        if not self._begun:
+            return False
+        if output.logprobs is not None:
+            entries = entry_count(output.logprobs)
+            if entries * self._spacing.most_tokens > INLINE_ENTRIES:
+                return False
+        return self._sse.ready
 
     def take(self, piece: Piece) -> None:
         """See PieceSink."""
-        due = self._spacing.push(piece)
+        due = piece if self._spacing.passes else self._spacing.push(piece)
         if due is not None:
             self._sse.send_at_once(self._events(due))

@@ -26,10 +26,12 @@ class Spacing:
 
     Attributes:
         most_tokens: that a piece is put together from, about.
+        passes: a piece with tokens of a choice that has begun would be due as it is.
     """
 
     def __init__(self, interval: int | None) -> None:
         self.most_tokens = 1 if interval is None else interval
+        self.passes = self.most_tokens == 1
         self._waiting: dict[int, Piece] = {}
         self._started: set[int] = set()
 
@@ -40,6 +42,7 @@ class Spacing:
         if not piece.token_ids and piece.finish_reason is None:
             if held is not None or piece.output.prompt_logprobs is not None:
                 self._waiting[index] = held or piece
+                self.passes = False
             return None
         if held is not None:
             piece = _joined(held, piece)
