@@ -91,13 +91,19 @@ class SseWriter:
 
     def send_at_once(self, payloads: Sequence[bytes]) -> None:
         """As `send`, without waiting; only while `ready`."""
-        chunked = self._chunked
-        if chunked is not None and payloads:
-            if len(payloads) == 1:
-                data = b"data: %b\n\n" % payloads[0]
-            else:
-                data = b"".join([b"data: %b\n\n" % payload for payload in payloads])
-            self._last_write = chunked.write_chunk(data)
+        if len(payloads) == 1:
+            self._chunk(b"data: %b\n\n" % payloads[0])
+        elif payloads:
+            self._chunk(b"".join([b"data: %b\n\n" % payload for payload in payloads]))
+
+    def send_raw_at_once(self, events: Sequence[bytes]) -> None:
+        """As `send_raw`, without waiting; only while `ready`."""
+        if events:
+            self._chunk(b"".join(events))
+
+    def _chunk(self, data: bytes) -> None:
+        if self._chunked is not None:
+            self._last_write = self._chunked.write_chunk(data)
             if self._log_bodies:
                 log_body(self._request, data)
 

@@ -3,7 +3,8 @@
     python -m benchmarks.sse.client ASK.json
 
 opens the streams, waits until each has brought something, and then for `seconds` counts events
-and reads the CPU clocks of the servers' processes. The result is one line of JSON.
+and reads the CPU clocks of the servers' processes. With `again` a connection whose stream ends
+sends its request once more. The result is one line of JSON.
 """
 
 import select
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 MARK = b"data: "
+_END = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 _PATIENCE = 60.0  # seconds until every stream has begun
 
 
@@ -28,12 +30,15 @@ class Ask(msgspec.Struct, kw_only=True):
     seconds: float
     settle: float
     pids: list[int]
+    again: bool = False
 
 
 class Window(msgspec.Struct, kw_only=True):
-    """What was seen: events, bytes and elapsed seconds, and CPU seconds of each process."""
+    """What was seen: events, streams that ended, bytes and elapsed seconds, and CPU seconds of
+    each process."""
 
     events: int
+    ended: int
     size: int
     seconds: float
     cpu: list[float]
@@ -54,18 +59,22 @@ class Streams:
 
     def __init__(self, ask: Ask) -> None:
         payload = ask.body.encode()
+        self._again = ask.again
         head = (
             f"POST {ask.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(payload)}\r\n\r\n"
         ).encode()
+        self._request = head + payload
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self._seen: set[int] = set()
+        self._tails: dict[int, bytes] = {}
         self.events = 0
+        self.ended = 0
         self.size = 0
         for _ in range(ask.streams):
             sock = socket.create_connection(("127.0.0.1", ask.port))
-            sock.sendall(head + payload)
+            sock.sendall(self._request)
             sock.setblocking(False)
             self._sockets[sock.fileno()] = sock
             self._poll.register(sock, select.EPOLLIN)
@@ -81,6 +90,18 @@ class Streams:
                     self._begin(number, data)
                 self.events += data.count(MARK)
                 self.size += len(data)
+                if self._again:
+                    self._follow(number, data)
+
+    def _follow(self, number: int, data: bytes) -> None:
+        """Ask once more at a stream's end."""
+        tail = (self._tails.get(number, b"") + data)[-len(_END) :]
+        if tail == _END:
+            self.ended += 1
+            self.events -= 1  # [DONE] is none
+            self._sockets[number].sendall(self._request)
+            tail = b""
+        self._tails[number] = tail
 
     def _begin(self, number: int, data: bytes) -> None:
         if not data.startswith(b"HTTP/1.1 200 "):
@@ -107,11 +128,13 @@ def measure(ask: Ask) -> Window:
     streams.wait_all()
     streams.read(time.monotonic() + ask.settle)
     before = [cpu_seconds(pid) for pid in ask.pids]
-    own, events, size, start = time.process_time(), streams.events, streams.size, time.monotonic()
+    own, start = time.process_time(), time.monotonic()
+    events, ended, size = streams.events, streams.ended, streams.size
     streams.read(start + ask.seconds)
     cpu = [cpu_seconds(pid) - b for pid, b in zip(ask.pids, before, strict=True)]
     window = Window(
         events=streams.events - events,
+        ended=streams.ended - ended,
         size=streams.size - size,
         seconds=time.monotonic() - start,
         cpu=cpu,

@@ -104,17 +104,18 @@ class Server:
         return [self.process.pid]
 
     def window(
-        self, path: str, body: str, streams: int, seconds: float, settle: float = 0.5
+        self, path: str, body: str, streams: int, seconds: float, *, again: bool = False
     ) -> Window:
-        """Measure one window."""
+        """Measure one window; see `Ask`."""
         ask = Ask(
             port=self.port,
             path=path,
             body=body,
             streams=streams,
             seconds=seconds,
-            settle=settle,
+            settle=0.5,
             pids=self.pids,
+            again=again,
         )
         with tempfile.NamedTemporaryFile() as file:
             file.write(msgspec.json.encode(ask))

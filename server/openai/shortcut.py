@@ -84,12 +84,19 @@ class EventSink:
         sse: the stream.
         spacing: which pieces are put together; shared with the long way.
         events: makes the payloads of a piece's events.
+        named: they are ready-made events with names.
     """
 
     def __init__(
-        self, sse: SseWriter, spacing: Spacing, events: Callable[[Piece], list[bytes]]
+        self,
+        sse: SseWriter,
+        spacing: Spacing,
+        events: Callable[[Piece], list[bytes]],
+        *,
+        named: bool = False,
     ) -> None:
         self._begun = False
+        self._send = sse.send_raw_at_once if named else sse.send_at_once
         self._sse = sse
         self._spacing = spacing
         self._events = events
@@ -112,4 +119,4 @@ class EventSink:
         """See PieceSink."""
         due = piece if self._spacing.passes else self._spacing.push(piece)
         if due is not None:
-            self._sse.send_at_once(self._events(due))
+            self._send(self._events(due))

@@ -65,11 +65,6 @@ async def spaced(
                 yield due
 
 
-def every(pieces: AsyncGenerator[Piece, None], interval: int | None) -> AsyncGenerator[Piece, None]:
-    """As `spaced`, with a `Spacing` of its own."""
-    return spaced(pieces, Spacing(interval))
-
-
 def _joined(first: Piece, second: Piece) -> Piece:
     output = second.output
     if output.prompt_logprobs is None:

@@ -24,6 +24,9 @@ class ScriptedEngine:
         failure: (number of tokens, exception) raised after that many tokens.
         mask: the sampling mask of every token.
         cached: num_cached_tokens of every request.
+        offers: outputs are offered to the taker.
+        taken: outputs that it took.
+        delay: seconds before the first output.
         hold: when set to an Event, outputs after the first wait for it.
     """
 
@@ -40,6 +43,9 @@ class ScriptedEngine:
         self.refusal = None
         self.failure = None
         self.cached = 0
+        self.offers = True
+        self.taken = 0
+        self.delay = 0.0
         self.hold = None
         self.mask = [1, 2]
         self.requests = []
@@ -83,7 +89,9 @@ class ScriptedEngine:
         try:
             async for output in self._outputs(request):
                 # whoever reads this generator waits for it, so all that the taker wants is its
-                if taker is None or not taker(output):
+                if taker is not None and self.offers and taker(output):
+                    self.taken += 1
+                else:
                     yield output
         finally:
             self.open.discard(request.request_id)
@@ -94,6 +102,7 @@ class ScriptedEngine:
         tokens, done = self.reply(request), []
         sampling = request.sampling
         first = True
+        await asyncio.sleep(self.delay)
         while True:
             batch, reason, stop_reason = [], None, None
             if sampling.max_tokens == 0:
