@@ -13,6 +13,8 @@ from ortloom.server.openai.responses.events import EventNumbers
 from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
+from ortloom.server.openai.shortcut import EventSink
+from ortloom.server.openai.stream_interval import Spacing
 from ortloom.server.sse import KEEP_ALIVE, SseWriter
 
 
@@ -34,8 +36,12 @@ async def stream(call: Call, request: Request) -> None:
     progress = Progress(call)
     numbers = EventNumbers()
     front = call.front
-    working = generate(call.job, front.client, front.tokenizer, front.metrics)
-    async with SseWriter(request, done=False) as sse, aclosing(working) as pieces:
+    sse = SseWriter(request, done=False)
+    sink = EventSink(
+        sse, Spacing(None), lambda piece: numbers.frames(progress.add(piece)), named=True
+    )
+    working = generate(call.job, front.client, front.tokenizer, front.metrics, sink)
+    async with sse, aclosing(working) as pieces:
         events = progress.begin()
         try:
             async for piece in pieces:
@@ -43,6 +49,7 @@ async def stream(call: Call, request: Request) -> None:
                 if events:
                     await sse.send_raw(b"".join(numbers.frames(events)))
                     events = []
+                    sink.begin()
             events = progress.finish()
             _keep(call, progress)
         except (Exception, asyncio.CancelledError) as error:
