@@ -44,12 +44,14 @@ class IncrementalDetokenizer:
         spaces_between_special_tokens: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
+        self._inner_texts = tokenizer.inner_texts
         self._skip = skip_special_tokens
         self._join_added = not (skip_special_tokens or spaces_between_special_tokens)
         self._last_added = False
         self._window: list[int] = []
         self._context = 0  # tokens at the window's start whose text is all given out
         self._given = 0  # characters of the window's text already given out
+        self._whole = False  # the window is all context: given out, and a whole character's end
         self._prime(prompt_token_ids)
 
     def _prime(self, prompt: Sequence[int]) -> None:
@@ -67,6 +69,7 @@ class IncrementalDetokenizer:
                 self._window = window
                 self._context = len(window) - pending
                 self._given = len(text)
+                self._whole = pending == 0
                 return
 
     def _hidden(self, token_id: int) -> bool:
@@ -77,9 +80,26 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Append tokens; the text that is new and final."""
-        return "".join(self._step(token) for token in token_ids)
+        return "".join([self.push_one(token) for token in token_ids])
+
+    def push_one(self, token_id: int) -> str:
+        """As `push` with one token."""
+        if self._whole:
+            text = self._inner_texts.get(token_id)
+            if text is None:
+                text = self._tokenizer.inner_text(token_id)
+            if text:  # decoding it behind the window would say the same
+                self._last_added = False
+                self._window = [token_id]
+                self._context = 1
+                self._given = -1  # told when it is asked for
+                return text
+        if self._given < 0:
+            self._given = len(self._decode(self._window))
+        return self._step(token_id)
 
     def _step(self, token_id: int) -> str:
+        self._whole = False
         added = self._join_added and self._tokenizer.is_added(token_id)
         if added and self._last_added:
             return self._append_joined(token_id)
@@ -95,6 +115,7 @@ class IncrementalDetokenizer:
             self._window = self._window[self._context :]
             self._context = len(self._window)
             self._given = len(self._decode(self._window))
+            self._whole = True
         elif len(self._window) > _LONGEST_WINDOW:
             self._shorten(text)
         return piece
@@ -132,6 +153,7 @@ class IncrementalDetokenizer:
     def finish(self) -> str:
         """The held-back rest, as it is, once no more tokens come."""
         text = self._decode(self._window)
-        piece = text[self._given :]
+        piece = "" if self._given < 0 else text[self._given :]
         self._given = len(text)
+        self._whole = False
         return piece

@@ -33,6 +33,8 @@ class StopChecker:
         self._tail = ""  # searched text that may still matter: held back, or the overlap
         self._held = 0  # characters of the tail's end not handed out yet
         self.matched: str | None = None
+        self.idle = not self._stops
+        """There is nothing to search for: text may pass by."""
 
     def push(self, text: str, num_tokens: int) -> str:
         """Add text and return what may be shown now.

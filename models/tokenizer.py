@@ -6,7 +6,8 @@ at once give the same text.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from ortloom.errors import InvalidRequest, ManifestError
 
 REPLACEMENT = "\ufffd"
 """What decoding puts where bytes are not a character (yet)."""
+
+_SPELLINGS = 16384
+"""Tokens whose text and bytes are remembered."""
 
 _WORD_BOUNDARY = "\u2581"
 _NAMED_SPECIAL = (
@@ -98,6 +102,25 @@ def _content(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
+_WORD_STEPS = (
+    {"type": "Replace", "pattern": {"String": _WORD_BOUNDARY}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+)
+_STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+
+
+def _joins_tokens(decoder: object) -> bool:
+    """Whether a text is the texts of its tokens put together, but for its first one (which may
+    lose a leading blank), added tokens and characters spread over several tokens."""
+    if not isinstance(decoder, dict):
+        return False
+    if decoder.get("type") == "ByteLevel":
+        return True
+    steps = tuple(decoder.get("decoders") or ()) if decoder.get("type") == "Sequence" else ()
+    return steps in (_WORD_STEPS, (*_WORD_STEPS, _STRIP))
+
+
 class Tokenizer:
     """A loaded tokenizer; safe to share between threads (encoding and decoding do not change it).
 
@@ -117,6 +140,15 @@ class Tokenizer:
         self.special_ids = frozenset(int(i) for i, token in added.items() if token.special)
         self.vocab_size, longest = file.vocabulary()
         self._kinds = _types(file.decoder)
+        self._joins = _joins_tokens(file.decoder)
+        self.spelling: Callable[[int], tuple[str, list[int]]] = lru_cache(_SPELLINGS)(self._spell)
+        """`token_text` and `token_bytes` of a token; the list is not to be changed."""
+        self.spelled_json: Callable[[int], tuple[bytes, bytes]] = lru_cache(_SPELLINGS)(
+            self._spell_json
+        )
+        """The text of a token as JSON, and its bytes as a JSON list."""
+        self.inner_texts: dict[int, str] = {}
+        """What `inner_text` has found out."""
         self._longest = self._characters_per_token(file, longest)
 
     def _characters_per_token(self, file: _File, longest: int) -> int | None:
@@ -254,9 +286,40 @@ class Tokenizer:
             token = token.replace(_WORD_BOUNDARY, " ")
         return token.encode()
 
+    def inner_text(self, token_id: int) -> str:
+        """What a token adds to a text that has begun and ends in a whole character.
+
+        Empty where that depends on its neighbours (added tokens, parts of characters, decoders
+        that look at words) or is nothing; then only decoding tells.
+        """
+        text = self.inner_texts.get(token_id)
+        if text is None:
+            text = self.inner_texts[token_id] = self._find_inner_text(token_id)
+        return text
+
+    def _find_inner_text(self, token_id: int) -> str:
+        token = self.token_str(token_id)
+        if not self._joins or self.is_added(token_id):
+            return ""
+        if "ByteLevel" in self._kinds:
+            if not all(c in _BYTE_OF_CHAR for c in token):
+                return ""
+        elif len(token) == 6 and token.startswith("<0x"):
+            return ""
+        text = self.token_text(token_id)
+        return "" if REPLACEMENT in text else text
+
     def token_text(self, token_id: int) -> str:
         """The token alone as text, special ones included; part of a character gives U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _spell(self, token_id: int) -> tuple[str, list[int]]:
+        data = self.token_bytes(token_id)
+        return data.decode("utf-8", "replace"), list(data)
+
+    def _spell_json(self, token_id: int) -> tuple[bytes, bytes]:
+        text, data = self._spell(token_id)
+        return msgspec.json.encode(text), msgspec.json.encode(data)
 
     @property
     def chat_templates(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """How a process reaches the engine: the `EngineClient` protocol."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal, Protocol
 
 from ortloom.runtime.messages import (
@@ -10,6 +10,9 @@ from ortloom.runtime.messages import (
     EngineRequest,
     EngineStats,
 )
+
+OutputTaker = Callable[[EngineOutput], bool]
+"""Is offered an output on the event loop; True = taken. It must not wait."""
 
 
 class EngineClient(Protocol):
@@ -30,11 +33,19 @@ class EngineClient(Protocol):
     async def start(self) -> None:
         """Connect; returns at once, `ready` turns non-None later."""
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
+    def generate(
+        self, request: EngineRequest, taker: OutputTaker | None = None
+    ) -> AsyncIterator[EngineOutput]:
         """Outputs of one request up to its finish.
 
         Closing or cancelling the iterator aborts the request. Outputs that are ready together may
         come merged into one.
+
+        Args:
+            request: what to generate.
+            taker: is offered each output that comes while the iterator's reader waits for it; what
+                it takes the iterator does not give, so that the reader need not be woken. What it
+                raises, the iterator raises.
 
         Raises:
             InvalidRequest: the engine refuses the request (before the first output).

@@ -5,7 +5,7 @@ EngineOutputs a step (only the requests of that client), EngineReply to a contro
 Times are seconds of `time.monotonic()`, which all processes of one machine share.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -98,7 +98,7 @@ class RequestTimes(msgspec.Struct, array_like=True):
     model_execute: float = 0.0  # seconds in whole steps so far, likewise
 
 
-class StepArrival(NamedTuple):
+class StepArrival(msgspec.Struct, array_like=True, frozen=True):
     """One step's tokens of a request, as they reached the client."""
 
     time: float  # monotonic seconds

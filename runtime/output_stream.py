@@ -10,6 +10,7 @@ from ortloom.errors import (
     QueueFull,
     RequestFailed,
 )
+from ortloom.runtime.client import OutputTaker
 from ortloom.runtime.messages import EngineOutput, StepArrival, TokenLogprobs
 
 
@@ -51,26 +52,53 @@ def error_of(output: EngineOutput) -> OrtloomError | None:
 
 class OutputStream:
     """A one-place mailbox: outputs that are not read in time are merged, so a slow reader costs
-    memory for its tokens only. Belongs to one event loop."""
+    memory for its tokens only. Belongs to one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        taker: see `EngineClient.generate`.
+    """
+
+    def __init__(self, taker: OutputTaker | None = None) -> None:
+        self._taker = taker
         self._output: EngineOutput | None = None
         self._parts: list[TokenLogprobs | None] = []
         self._error: EngineError | None = None
+        self._taker_error: Exception | None = None
         self._news = asyncio.Event()
+        self._awaited = False
         self.ended = False
 
-    def push(self, output: EngineOutput) -> None:
-        """Add an output; stamps when its tokens arrived. Parts wait for their output."""
+    def push(self, output: EngineOutput) -> bool:
+        """Add an output; stamps when its tokens arrived. Parts wait for their output.
+
+        Returns:
+            `offer` is to be called once everything that is there has been pushed; until then the
+            reader sleeps.
+        """
         if output.part:
             self._parts += output.prompt_logprobs or ()
-            return
+            return False
         if self._parts:
             output.prompt_logprobs = self._parts + (output.prompt_logprobs or [])
             self._parts = []
         if output.new_token_ids:
             output.arrivals = [StepArrival(time.monotonic(), len(output.new_token_ids))]
         self._output = output if self._output is None else merge(self._output, output)
+        if self._taker is not None and self._awaited:
+            return True
+        self._news.set()
+        return False
+
+    def offer(self) -> None:
+        """Let the taker have what is there, or else the reader."""
+        if self._output is None or self._taker is None:
+            return
+        try:
+            if self._awaited and self._taker(self._output):
+                self._output = None
+                return
+        except Exception as error:
+            self._taker_error = error
         self._news.set()
 
     def fail(self, error: EngineError) -> None:
@@ -86,8 +114,15 @@ class OutputStream:
             QueueFull: an admission limit is reached.
             RequestFailed: the request failed inside the engine.
             EngineDead: the engine is gone.
+            Exception: what the taker raised; the request goes on in the engine.
         """
-        await self._news.wait()
+        self._awaited = not self._news.is_set()
+        try:
+            await self._news.wait()
+        finally:
+            self._awaited = False
+        if self._taker_error is not None:
+            raise self._taker_error
         if self._output is None:
             self.ended = True
             raise self._error or RequestFailed("The stream ended.")

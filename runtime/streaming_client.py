@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from ortloom.errors import EngineDead, InvalidRequest, RequestFailed
+from ortloom.runtime.client import OutputTaker
 from ortloom.runtime.messages import (
     ClientMessage,
     EngineAbort,
@@ -35,6 +36,7 @@ class StreamingClient(ABC):
         self._stats = EngineStats()
         self._streams: dict[str, OutputStream] = {}
         self._left: list[str] = []
+        self._offers: list[OutputStream] = []
         self._calls: dict[int, asyncio.Future[EngineReply]] = {}
         self._call_ids = itertools.count(1)
         self._changed = asyncio.Event()
@@ -84,10 +86,12 @@ class StreamingClient(ABC):
             await self._changed.wait()
         return self._ready
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def generate(
+        self, request: EngineRequest, taker: OutputTaker | None = None
+    ) -> AsyncGenerator[EngineOutput, None]:
         """Outputs of one request up to its finish; closing the iterator aborts the request.
 
-        Outputs that are ready together come merged into one.
+        Outputs that are ready together come merged into one, also to the taker.
 
         Raises:
             InvalidRequest: the engine refuses the request, or it cannot be sent (before the first
@@ -102,7 +106,7 @@ class StreamingClient(ABC):
         if request_id in self._streams:
             raise InvalidRequest(f"request id '{request_id}' is in use.", "request_id")
         self._abort_left()
-        stream = self._streams[request_id] = OutputStream()
+        stream = self._streams[request_id] = OutputStream(taker)
         try:
             self._post(request)
             while not stream.ended:
@@ -204,6 +208,18 @@ class StreamingClient(ABC):
         finally:
             del self._calls[control.call_id]
 
+    def _offer_later(self, offers: list[OutputStream]) -> None:
+        """Once what has arrived is read: then a front that is behind takes several steps' tokens
+        as one output."""
+        if not self._offers:
+            asyncio.get_running_loop().call_soon(self._offer)
+        self._offers += offers
+
+    def _offer(self) -> None:
+        offers, self._offers = self._offers, []
+        for stream in offers:
+            stream.offer()
+
     def _hello(self) -> None:
         self._post(EngineControl(0, "hello"))
 
@@ -212,10 +228,13 @@ class StreamingClient(ABC):
             case EngineOutputs():
                 if message.stats is not None:
                     self._stats = message.stats
+                find, offers = self._streams.get, []
                 for output in message.outputs:
-                    stream = self._streams.get(output.request_id)
-                    if stream is not None:
-                        stream.push(output)
+                    stream = find(output.request_id)
+                    if stream is not None and stream.push(output):
+                        offers.append(stream)
+                if offers:
+                    self._offer_later(offers)
             case EngineReady():
                 self._ready, self._dead = message, None
                 self._changed.set()

@@ -15,6 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ortloom.errors import InvalidRequest
 from ortloom.runtime.messages import ClientMessage, EngineMessage, EngineRequest
 from ortloom.runtime.streaming_client import StreamingClient
+from ortloom.runtime.zmq_frames import ZmqFrames
 
 log = logging.getLogger("ortloom.client")
 
@@ -25,6 +26,8 @@ SEND_QUEUE = 100_000
 
 LARGE_FRAME = 1 << 18
 """Bytes of a message that takes milliseconds to read."""
+
+_MONITOR = "inproc://monitor"
 
 _FIELD_NAMES = {"thinking": "thinking_token_budget", "extra_args": "vllm_xargs"}
 """Requests' names of sampling fields that have another one here."""
@@ -48,8 +51,9 @@ class ZmqClient(StreamingClient):
         self._decode: Callable[[bytes], EngineMessage] = msgspec.msgpack.Decoder(
             EngineMessage
         ).decode
-        self._context: zmq.asyncio.Context | None = None
-        self._socket: zmq.asyncio.Socket | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._frames: ZmqFrames | None = None
         self._connected = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -60,7 +64,7 @@ class ZmqClient(StreamingClient):
 
     async def start(self) -> None:
         """Connect and say hello; returns at once."""
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, uuid.uuid4().bytes)
         socket.setsockopt(zmq.LINGER, 200)
@@ -71,10 +75,12 @@ class ZmqClient(StreamingClient):
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self._socket = socket
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._spawn(self._read(socket))
+        socket.monitor(_MONITOR, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        monitor = zmq.asyncio.Context(self._context).socket(zmq.PAIR)
+        monitor.connect(_MONITOR)
         self._spawn(self._watch(monitor))
         socket.connect(self._address)
+        self._frames = ZmqFrames(socket, self._on_frame)
         self._hello()
 
     async def close(self) -> None:
@@ -88,6 +94,8 @@ class ZmqClient(StreamingClient):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._frames is not None:
+            self._frames.close()
         self._socket.disable_monitor()
         self._socket.close()
         self._socket = None
@@ -99,27 +107,21 @@ class ZmqClient(StreamingClient):
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     def _post(self, message: ClientMessage) -> None:
-        if self._socket is None:
-            return
         try:
             frame = self._encode(message)
         except OverflowError:
             raise _too_wide(message) from None
-        sent = self._socket.send(frame)
-        if isinstance(sent, asyncio.Future):
-            sent.add_done_callback(_drop_error)
+        if self._frames is not None:
+            self._frames.send(frame)
 
-    async def _read(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            frame = await socket.recv()
-            try:
-                message = self._decode(frame)
-            except msgspec.DecodeError:
-                log.exception("a message of the engine cannot be read")
-                continue
-            self._receive(message)
-            if len(frame) > LARGE_FRAME:
-                await asyncio.sleep(0)  # the next one may be there already: others come first
+    def _on_frame(self, frame: bytes) -> bool:
+        try:
+            message = self._decode(frame)
+        except msgspec.DecodeError:
+            log.exception("a message of the engine cannot be read")
+            return False
+        self._receive(message)
+        return len(frame) > LARGE_FRAME  # the next one may be there already: others come first
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         connected_before = False
@@ -146,8 +148,3 @@ def _too_wide(message: ClientMessage) -> InvalidRequest:
                 field = _FIELD_NAMES.get(name, name)
                 break
     return InvalidRequest(f"{field or 'The request'} holds an integer of more than 64 bits.", field)
-
-
-def _drop_error(future: "asyncio.Future[Any]") -> None:
-    if not future.cancelled():
-        future.exception()

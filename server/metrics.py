@@ -20,6 +20,7 @@ from prometheus_client.process_collector import ProcessCollector
 from ortloom.errors import CapacityError, RequestError
 from ortloom.runtime.messages import EngineOutput, FinishReason, RequestTimes, StepArrival
 from ortloom.server.access_record import current_record
+from ortloom.server.buffered_histogram import BufferedHistogram
 from ortloom.server.metrics_buckets import (
     HTTP_SECONDS,
     HTTP_SECONDS_BY_HANDLER,
@@ -62,17 +63,24 @@ class FrontMetrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        metric = Histogram(
-            f"vllm:{name}", text, ENGINE_LABELS, registry=self.registry, buckets=buckets
-        )
+    def _histogram(
+        self,
+        name: str,
+        text: str,
+        buckets: tuple[float, ...],
+        kind: type[Histogram] = Histogram,
+    ) -> Histogram:
+        metric = kind(f"vllm:{name}", text, ENGINE_LABELS, registry=self.registry, buckets=buckets)
         return metric.labels(*self._label_values)
 
     def _make_request_metrics(self, tokens: tuple[float, ...]) -> None:
         make = self._histogram
         self.ttft = make("time_to_first_token_seconds", "Arrival to first token.", TTFT)
         self.token_gap = make(
-            "inter_token_latency_seconds", "Gap to the previous token.", TOKEN_GAP
+            "inter_token_latency_seconds",
+            "Gap to the previous token.",
+            TOKEN_GAP,
+            BufferedHistogram,
         )
         self.token_mean = make(
             "request_time_per_output_token_seconds",
@@ -278,6 +286,26 @@ class RequestMetrics:
             sample = self._samples[output.request_id] = _Sample()
         if sample.finished:
             return
+        if len(output.arrivals) == 1 and output.new_token_ids:
+            at = output.arrivals[0].time
+            if sample.tokens:
+                self._front.changed = True
+                self._front.token_gap.observe(at - sample.last)
+                sample.tokens += len(output.new_token_ids)
+                sample.last = at
+            else:
+                self._tokens(sample, len(output.new_token_ids), at)
+        elif output.new_token_ids:
+            self._steps(sample, output, now)
+        if output.num_cached_tokens > sample.cached:
+            sample.cached = output.num_cached_tokens
+        if output.num_preemptions > sample.preemptions:
+            sample.preemptions = output.num_preemptions
+        sample.times = output.times or sample.times
+        if output.finish_reason is not None:
+            self._end(sample, output.finish_reason, now)
+
+    def _steps(self, sample: _Sample, output: EngineOutput, now: float) -> None:
         # Merging and a stop string may leave fewer tokens than arrived: each step that gave some
         # counts once, at its own time.
         left = len(output.new_token_ids)
@@ -285,11 +313,6 @@ class RequestMetrics:
             if left > 0:
                 self._tokens(sample, min(left, arrival.num_tokens), arrival.time)
                 left -= arrival.num_tokens
-        sample.cached = max(sample.cached, output.num_cached_tokens)
-        sample.preemptions = max(sample.preemptions, output.num_preemptions)
-        sample.times = output.times or sample.times
-        if output.finish_reason is not None:
-            self._end(sample, output.finish_reason, now)
 
     def finish(self, reason: FinishReason, request_id: str | None = None) -> None:
         """End a sample that the front itself stopped (stop string, abort), or all open ones.

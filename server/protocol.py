@@ -140,6 +140,13 @@ class LoomHttp(Http):  # type: ignore[misc]
             self.keep_alive = False
             raise BadRequest("Bad chunked encoding")
 
+    @property
+    def sends_chunks(self) -> bool:
+        """Whether the response's body goes out in chunked encoding and has begun."""
+        return bool(
+            self.stage is Stage.RESPONSE and self.response_func == self.http1_response_chunked
+        )
+
     async def error_response(self, exception: BaseException) -> None:
         """Answer an error outside the handler (head, cancellation) and account for it."""
         if isinstance(exception, RequestCancelled):
@@ -171,6 +178,7 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
         self.access_log = False  # Sanic's; ours is written in `finish`
         self.request_handler = self._handle
         self.bytes_out = 0
+        self.flowing = True  # the client is there and keeps up
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Take the connection in, or turn it away when there are too many."""
@@ -188,6 +196,7 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a handler that is still running is cancelled."""
         self.registry.discard(self)
+        self.flowing = False
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -216,6 +225,25 @@ class LoomProtocol(HttpProtocol):  # type: ignore[misc]
             raise RequestCancelled
         self.transport.write(data)
         self._time = time.monotonic()
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        self.flowing = False
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self.flowing = True
+
+    def write_chunk(self, data: bytes) -> float:
+        """Write a part of a body in chunked encoding, as `send` does but without waiting; only
+        while `flowing`. Returns the monotonic time."""
+        chunk = b"%x\r\n%b\r\n" % (len(data), data)
+        self.bytes_out += len(chunk)
+        self.transport.write(chunk)
+        now = self._time = time.monotonic()
+        return now
 
     async def _handle(self, request: Request) -> None:
         """Run one request from admission to the last byte of its response."""

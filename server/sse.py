@@ -9,7 +9,7 @@ Rules it keeps, whatever happens in the handler:
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ from sanic.response import BaseHTTPResponse
 from ortloom.server.body_log import log_body
 from ortloom.server.context import context_of
 from ortloom.server.error_handler import error_json, log_unexpected
-from ortloom.server.protocol import LoomProtocol
+from ortloom.server.protocol import LoomHttp, LoomProtocol
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -58,6 +58,8 @@ class SseWriter:
         self._interval = front.sse_keep_alive_interval
         self._response: BaseHTTPResponse | None = None
         self._lock = asyncio.Lock()
+        self._waiting = 0  # writes that have or want the lock
+        self._chunked: LoomProtocol | None = None  # takes chunks of the body itself
         self._last_write = 0.0
         self._ticker: asyncio.Task[None] | None = None
 
@@ -74,6 +76,36 @@ class SseWriter:
         """
         if payloads:
             await self._write(b"".join(b"data: %b\n\n" % payload for payload in payloads))
+
+    @property
+    def ready(self) -> bool:
+        """Whether `send_at_once` may be called: the stream has begun and nothing waits."""
+        chunked = self._chunked
+        return (
+            chunked is not None
+            and chunked.flowing
+            and not self._waiting
+            and chunked.transport is not None
+            and not chunked.transport.is_closing()
+        )
+
+    def send_at_once(self, payloads: Sequence[bytes]) -> None:
+        """As `send`, without waiting; only while `ready`."""
+        if len(payloads) == 1:
+            self._chunk(b"data: %b\n\n" % payloads[0])
+        elif payloads:
+            self._chunk(b"".join([b"data: %b\n\n" % payload for payload in payloads]))
+
+    def send_raw_at_once(self, events: Sequence[bytes]) -> None:
+        """As `send_raw`, without waiting; only while `ready`."""
+        if events:
+            self._chunk(b"".join(events))
+
+    def _chunk(self, data: bytes) -> None:
+        if self._chunked is not None:
+            self._last_write = self._chunked.write_chunk(data)
+            if self._log_bodies:
+                log_body(self._request, data)
 
     async def send_raw(self, data: bytes) -> None:
         """Send ready-made event text (named events)."""
@@ -112,6 +144,7 @@ class SseWriter:
         if last:
             await self._write(last)
         if self._response is not None:
+            self._chunked = None
             async with self._lock:
                 await self._bounded(self._response.eof())
 
@@ -123,6 +156,13 @@ class SseWriter:
             await response.send(data)
             self._written(data)
             return
+        self._waiting += 1
+        try:
+            await self._write_in_turn(data)
+        finally:
+            self._waiting -= 1
+
+    async def _write_in_turn(self, data: bytes) -> None:
         async with self._lock:
             if self._response is None:
                 response = await self._request.respond(
@@ -133,6 +173,9 @@ class SseWriter:
                 self._response = response
             await self._bounded(self._response.send(data))
             self._written(data)
+            stream = self._request.stream
+            if isinstance(stream, LoomHttp) and stream.sends_chunks:
+                self._chunked = stream.protocol
 
     def _written(self, data: bytes) -> None:
         if self._log_bodies:

@@ -24,7 +24,8 @@ from ortloom.server.openai.generation import generate
 from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta, WholeOutput
 from ortloom.server.openai.reply import json_response
 from ortloom.server.openai.sample import Piece, Sample
-from ortloom.server.openai.stream_interval import every, interval_of
+from ortloom.server.openai.shortcut import EventSink
+from ortloom.server.openai.stream_interval import Spacing, interval_of, spaced
 
 
 async def answer(chat: Chat) -> HTTPResponse:
@@ -72,16 +73,20 @@ def _blocks(whole: WholeOutput) -> list[Block]:
 async def stream(chat: Chat, request: Request) -> None:
     """The message as events; errors before the first engine output are raised."""
     front = chat.front
-    working = generate(chat.job, front.client, front.tokenizer, front.metrics)
-    pieces = every(working, interval_of(chat.front, chat.body.stream_interval))
     message = _MessageEvents(chat)
     opening = [message.start()]
-    async with MessageWriter(request) as sse, aclosing(pieces):
+    spacing = Spacing(interval_of(front, chat.body.stream_interval))
+    sse = MessageWriter(request)
+    sink = EventSink(sse, spacing, message.of_piece, named=True)
+    working = generate(chat.job, front.client, front.tokenizer, front.metrics, sink)
+    pieces = spaced(working, spacing)
+    async with sse, aclosing(pieces):
         async for piece in pieces:
             events = [*opening, *message.of_piece(piece)]
             opening = []
             if events:
                 await sse.send_raw(b"".join(events))
+                sink.begin()
 
 
 class _MessageEvents:

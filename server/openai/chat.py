@@ -21,7 +21,8 @@ from ortloom.server.openai.output_plan import output_plan, planned_params
 from ortloom.server.openai.reply import ReplyHead, json_response
 from ortloom.server.openai.sample import Sample
 from ortloom.server.openai.sampling import sampling_params
-from ortloom.server.openai.stream_interval import every, interval_of
+from ortloom.server.openai.shortcut import EventSink
+from ortloom.server.openai.stream_interval import Spacing, interval_of, spaced
 from ortloom.server.openai.thinking import ReasoningCounter, thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
@@ -257,14 +258,18 @@ def _choice(chat: Chat, sample: Sample) -> dict[str, Any]:
 async def stream(chat: Chat, request: Request) -> None:
     """The reply as events; errors before the first engine output are raised."""
     front = chat.front
-    working = generate(chat.job, front.client, front.tokenizer, front.metrics)
-    pieces = every(working, interval_of(front, chat.body.stream_interval))
     chunks = ChatChunks(chat)
     opening = chunks.opening()
-    async with SseWriter(request) as sse, aclosing(pieces):
+    spacing = Spacing(interval_of(front, chat.body.stream_interval))
+    sse = SseWriter(request)
+    sink = EventSink(sse, spacing, chunks.of_piece)
+    working = generate(chat.job, front.client, front.tokenizer, front.metrics, sink)
+    pieces = spaced(working, spacing)
+    async with sse, aclosing(pieces):
         async for piece in pieces:
             entries = entry_count(piece.logprobs)
             await sse.send(*opening, *await built(entries, chunks.of_piece, piece))
             opening = []
+            sink.begin()
         if chunks.usage.last:
             await sse.send(chunks.last())

@@ -14,6 +14,7 @@ import msgspec
 from ortloom.models.tool_parsers.tool_parser import ArgumentsDelta, CallStart, ContentDelta
 from ortloom.runtime.messages import SamplingMask, TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import mask_member
+from ortloom.server.openai.event_template import HOLE, event_template, to_json
 from ortloom.server.openai.output_parts import OutputEvent, ReasoningDelta
 from ortloom.server.openai.reply import StreamUsage
 from ortloom.server.openai.sample import Piece
@@ -66,6 +67,8 @@ class ChatChunks:
         self._shows_ids = bool(body.return_token_ids) and not hidden
         self._logprobs = None if hidden else chat.logprobs
         self.usage = StreamUsage(body, chat.front.config.front.enable_force_include_usage)
+        self._plain = not (self._parses or self._shows_ids or body.logprobs_detail)
+        self._templates: dict[int, bytes] = {}
 
     def _event(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         event: dict[str, Any] = {**self._head.members, "choices": choices}
@@ -93,6 +96,8 @@ class ChatChunks:
     def of_piece(self, piece: Piece) -> list[bytes]:
         """The events of one piece."""
         self._chat.usage.add(piece)
+        if self._plain and piece.finish_reason is None:
+            return [self._plain_event(piece)]
         ends = piece.finish_reason is not None
         deltas = self._deltas(piece)
         waiting = self._unsent[piece.index]
@@ -125,6 +130,31 @@ class ChatChunks:
                 event["system_fingerprint"] = self._head.fingerprint
             events.append(msgspec.json.encode(event))
         return events
+
+    def _plain_event(self, piece: Piece) -> bytes:
+        """The usual event, as `of_piece` makes it the long way."""
+        template = self._templates.get(piece.index)
+        if template is None:
+            template = self._templates[piece.index] = self._template(piece.index)
+        values = [to_json(piece.text)]
+        if self._logprobs is not None:
+            values.append(self._logprobs.json(piece.logprobs))
+        if self.usage.every:
+            values.append(to_json(self._chat.usage.running_chat()))
+        return template % tuple(values)
+
+    def _template(self, index: int) -> bytes:
+        choice = {
+            "index": index,
+            "delta": {"content": HOLE},
+            "logprobs": HOLE if self._logprobs else None,
+            "finish_reason": None,
+            "token_ids": None,
+        }
+        event: dict[str, Any] = {**self._head.members, "choices": [choice]}
+        if self.usage.every:
+            event["usage"] = HOLE
+        return event_template(event)
 
     def _deltas(self, piece: Piece) -> list[dict[str, Any]]:
         """What a piece shows; exactly one delta where nothing is parsed."""

@@ -12,6 +12,7 @@ from ortloom.errors import InvalidRequest, UnsupportedParameter
 from ortloom.runtime.messages import TokenLogprobs
 from ortloom.server.context import FrontContext
 from ortloom.server.openai.detail import add_detail_lists, mask_member
+from ortloom.server.openai.event_template import HOLE, event_template, to_json
 from ortloom.server.openai.generation import GenerationJob, PromptJob, generate
 from ortloom.server.openai.lengths import COMPLETION_MAX_TOKENS
 from ortloom.server.openai.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
@@ -20,7 +21,8 @@ from ortloom.server.openai.prompts import Prompt, parse_prompts
 from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
 from ortloom.server.openai.sampling import sampling_params
-from ortloom.server.openai.stream_interval import every, interval_of
+from ortloom.server.openai.shortcut import EventSink, PieceSink
+from ortloom.server.openai.stream_interval import Spacing, interval_of, spaced
 from ortloom.server.openai.thinking import thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
@@ -56,10 +58,10 @@ class Completion:
         """The prompt of a choice."""
         return self.job.prompts[index // self.job.n]
 
-    def pieces(self) -> AsyncGenerator[Piece, None]:
-        """The engine's work."""
+    def pieces(self, sink: PieceSink | None = None) -> AsyncGenerator[Piece, None]:
+        """The engine's work; see `generate`."""
         front = self.front
-        return generate(self.job, front.client, front.tokenizer, front.metrics)
+        return generate(self.job, front.client, front.tokenizer, front.metrics, sink)
 
     def echo_text(self, index: int) -> str:
         """The prompt as text, for echo."""
@@ -192,12 +194,15 @@ def _choice(completion: Completion, sample: Sample) -> dict[str, Any]:
 async def stream(completion: Completion, request: Request) -> None:
     """The reply as events; errors before the first engine output are raised."""
     chunks = _Chunks(completion)
-    interval = interval_of(completion.front, completion.body.stream_interval)
-    pieces = every(completion.pieces(), interval)
-    async with SseWriter(request) as sse, aclosing(pieces):
+    spacing = Spacing(interval_of(completion.front, completion.body.stream_interval))
+    sse = SseWriter(request)
+    sink = EventSink(sse, spacing, lambda piece: [chunks.chunk(piece)])
+    pieces = spaced(completion.pieces(sink), spacing)
+    async with sse, aclosing(pieces):
         async for piece in pieces:
             entries = entry_count(piece.logprobs, piece.output.prompt_logprobs)
             await sse.send(await built(entries, chunks.chunk, piece))
+            sink.begin()
         if chunks.usage.last:
             await sse.send(chunks.last())
 
@@ -210,12 +215,17 @@ class _Chunks:
         force = completion.front.config.front.enable_force_include_usage
         self.usage = StreamUsage(completion.body, force)
         self._sent: dict[int, int] = {}
+        body = completion.body
+        self._plain = not (body.return_token_ids or body.logprobs_detail)
+        self._templates: dict[int, bytes] = {}
 
     def chunk(self, piece: Piece) -> bytes:
         """The event of one piece."""
         completion = self._completion
-        body, prompt = completion.body, completion.prompt_of(piece.index)
         completion.usage.add(piece)
+        if self._plain and piece.finish_reason is None and piece.index in self._sent:
+            return self._plain_event(piece)
+        body, prompt = completion.body, completion.prompt_of(piece.index)
         first = piece.index not in self._sent
         offset = self._sent.get(piece.index, 0)
         text, token_ids = piece.text, piece.token_ids
@@ -247,6 +257,37 @@ class _Chunks:
         if piece.finish_reason is not None and not self.usage.last:
             event["system_fingerprint"] = completion.head.fingerprint
         return msgspec.json.encode(event)
+
+    def _plain_event(self, piece: Piece) -> bytes:
+        """The usual event, as `chunk` makes it the long way."""
+        index = piece.index
+        template = self._templates.get(index)
+        if template is None:
+            template = self._templates[index] = self._template(index)
+        offset = self._sent[index]
+        self._sent[index] = offset + len(piece.text)
+        completion = self._completion
+        values = [to_json(piece.text)]
+        if completion.logprobs is not None:
+            values.append(completion.logprobs.json(piece.token_ids, piece.logprobs, offset))
+        if self.usage.every:
+            values.append(to_json(completion.usage.running()))
+        return template % tuple(values)
+
+    def _template(self, index: int) -> bytes:
+        choice = {
+            "index": index,
+            "text": HOLE,
+            "logprobs": None if self._completion.logprobs is None else HOLE,
+            "finish_reason": None,
+            "stop_reason": None,
+            "prompt_token_ids": None,
+            "token_ids": None,
+        }
+        event: dict[str, Any] = {**self._completion.head.members, "choices": [choice]}
+        if self.usage.every:
+            event["usage"] = HOLE
+        return event_template(event)
 
     def last(self) -> bytes:
         """The usage event."""

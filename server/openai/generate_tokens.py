@@ -18,7 +18,8 @@ from ortloom.server.openai.logprobs import ChatLogprobs, TokenNames, prompt_logp
 from ortloom.server.openai.reply import ReplyHead, StreamUsage, json_response
 from ortloom.server.openai.sample import Piece, Sample
 from ortloom.server.openai.sampling import sampling_params
-from ortloom.server.openai.stream_interval import every, interval_of
+from ortloom.server.openai.shortcut import EventSink
+from ortloom.server.openai.stream_interval import Spacing, interval_of, spaced
 from ortloom.server.openai.thinking import thinking_budget, thinking_of
 from ortloom.server.openai.to_engine import (
     check_model,
@@ -290,12 +291,16 @@ def _masks(work: TokensJob, masks: list[SamplingMask]) -> list[SamplingMask] | N
 async def stream(work: TokensJob, request: Request) -> None:
     """The reply as events; errors before the first engine output are raised."""
     front = work.front
-    working = generate(work.job, front.client, work.tokenizer, front.metrics)
-    pieces = every(working, interval_of(front, work.body.stream_interval))
     chunks = _Chunks(work)
-    async with SseWriter(request) as sse, aclosing(pieces):
+    spacing = Spacing(interval_of(front, work.body.stream_interval))
+    sse = SseWriter(request)
+    sink = EventSink(sse, spacing, lambda piece: [chunks.chunk(piece)])
+    working = generate(work.job, front.client, work.tokenizer, front.metrics, sink)
+    pieces = spaced(working, spacing)
+    async with sse, aclosing(pieces):
         async for piece in pieces:
             await sse.send(chunks.chunk(piece))
+            sink.begin()
         if chunks.usage.last:
             await sse.send(chunks.last())
 

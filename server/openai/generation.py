@@ -17,11 +17,12 @@ from ortloom.runtime.messages import EngineRequest
 from ortloom.runtime.sampling_params import SamplingParams
 from ortloom.server.metrics import FrontMetrics, RequestMetrics
 from ortloom.server.openai.beam_search import BeamOptions, beam_pieces
-from ortloom.server.openai.interleave import interleave
+from ortloom.server.openai.interleave import Interleaved
 from ortloom.server.openai.output_log import OutputLog
 from ortloom.server.openai.request_timing import RequestTiming
 from ortloom.server.openai.sample import Piece, SampleText
 from ortloom.server.openai.sampling import ENGINE_ANSWERED_WITHOUT_PARAM, for_sample
+from ortloom.server.openai.shortcut import PieceSink, Shortcut
 from ortloom.server.tracing import RequestTrace
 
 
@@ -66,6 +67,20 @@ class GenerationJob:
         """The `metrics` member of the reply."""
         return None if self.timing is None else self.timing.body()
 
+    @property
+    def followed(self) -> bool:
+        """Whether anybody wants `note`."""
+        return not (self.outputs is None and self.timing is None and self.trace is None)
+
+    def note(self, piece: Piece) -> None:
+        """Tell those who follow the samples of a piece."""
+        if self.outputs is not None:
+            self.outputs.note(piece)
+        if self.timing is not None:
+            self.timing.note(piece)
+        if self.trace is not None:
+            self.trace.note(piece)
+
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
         client repeats a request id."""
@@ -87,8 +102,17 @@ async def generate(
     client: EngineClient,
     tokenizer: Tokenizer | None,
     metrics: FrontMetrics,
+    sink: PieceSink | None = None,
 ) -> AsyncGenerator[Piece, None]:
     """The pieces of all samples, interleaved as the engine makes them.
+
+    Args:
+        job: what to generate.
+        client: of the engine.
+        tokenizer: None = no text.
+        metrics: of the front.
+        sink: gets pieces while the reader waits for one and the sink is ready; the others come
+            here, in order.
 
     Raises:
         InvalidRequest, QueueFull, EngineDead, RequestFailed: as `EngineClient.generate`.
@@ -112,36 +136,40 @@ async def generate(
                     measured[piece.index // job.n].on_output(piece.output, time.monotonic())
                     yield piece
             return
-        streams = (
-            _sample(i, request, client, tokenizer, measured[i // job.n])
-            for i, request in enumerate(job.engine_requests())
-        )
-        alone = len(job.prompts) * job.n == 1
-        merged = next(streams) if alone else interleave(streams, job.at_once)
+        several = Interleaved(job.at_once) if len(job.prompts) * job.n > 1 else None
+
+        def stream_of(index: int, request: EngineRequest) -> AsyncGenerator[Piece, None]:
+            text = SampleText(index, tokenizer, request.prompt_token_ids, request.sampling)
+            counts = measured[index // job.n]
+            shortcut = None
+            if sink is not None:
+                clear = None if several is None else several.clear
+                note = job.note if job.followed else None
+                shortcut = Shortcut(text, counts, note, sink, clear)
+            return _sample(request, client, text, counts, shortcut)
+
+        streams = (stream_of(i, request) for i, request in enumerate(job.engine_requests()))
+        merged = next(streams) if several is None else several.pieces(streams)
         async with aclosing(merged):
             async for piece in merged:
-                if job.outputs is not None:
-                    job.outputs.note(piece)
-                if job.timing is not None:
-                    job.timing.note(piece)
-                if job.trace is not None:
-                    job.trace.note(piece)
+                job.note(piece)
                 yield piece
 
 
 async def _sample(
-    index: int,
     request: EngineRequest,
     client: EngineClient,
-    tokenizer: Tokenizer | None,
+    text: SampleText,
     measured: RequestMetrics,
+    shortcut: Shortcut | None,
 ) -> AsyncGenerator[Piece, None]:
-    text = SampleText(index, tokenizer, request.prompt_token_ids, request.sampling)
-    outputs = client.generate(request)
+    outputs = client.generate(request, shortcut)
     try:
         async for output in outputs:
-            piece = text.push(output)
-            measured.on_output(piece.output, time.monotonic())
+            piece = None if shortcut is None else shortcut.last
+            if piece is None:
+                piece = text.push(output)
+                measured.on_output(piece.output, time.monotonic())
             yield piece
             if text.stopped:
                 await client.abort([request.request_id], "stop")

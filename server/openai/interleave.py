@@ -21,61 +21,75 @@ class _Mark(Enum):
     ALL_BEGUN = 2
 
 
-async def interleave(
-    streams: Iterable[AsyncGenerator[Piece, None]], at_once: int | None = None
-) -> AsyncGenerator[Piece, None]:
+class Interleaved:
     """The pieces of all samples as they come; the first error of any sample ends all.
 
     Args:
-        streams: of the samples; taken one by one, each when it is begun.
         at_once: samples that are open at a time; None = all.
     """
-    queue: asyncio.Queue[Piece | Exception | _Mark] = asyncio.Queue()
-    places = None if at_once is None else asyncio.Semaphore(at_once)
-    tasks: set[asyncio.Task[None]] = set()
-    begun = 0
 
-    async def pump(stream: AsyncGenerator[Piece, None]) -> None:
+    def __init__(self, at_once: int | None = None) -> None:
+        self._queue: asyncio.Queue[Piece | Exception | _Mark] = asyncio.Queue()
+        self._places = None if at_once is None else asyncio.Semaphore(at_once)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        self._awaited = False
+
+    def clear(self) -> bool:
+        """Whether all pieces so far were read and the reader waits for more."""
+        return self._awaited and self._queue.empty()
+
+    async def pieces(
+        self, streams: Iterable[AsyncGenerator[Piece, None]]
+    ) -> AsyncGenerator[Piece, None]:
+        """Interleave.
+
+        Args:
+            streams: of the samples; taken one by one, each when it is begun.
+        """
+        beginning = asyncio.create_task(self._begin_all(streams))
+        try:
+            ended = 0
+            all_begun = False
+            while not (all_begun and ended == self._begun):
+                self._awaited = True
+                item = await self._queue.get()
+                self._awaited = False
+                if item is _Mark.SAMPLE_ENDED:
+                    ended += 1
+                elif item is _Mark.ALL_BEGUN:
+                    all_begun = True
+                elif isinstance(item, Exception):
+                    raise item
+                elif isinstance(item, Piece):
+                    yield item
+        finally:
+            self._awaited = False
+            beginning.cancel()
+            open_tasks = [beginning, *self._tasks]
+            for task in open_tasks:
+                task.cancel()
+            await asyncio.gather(*open_tasks, return_exceptions=True)
+
+    async def _begin_all(self, streams: Iterable[AsyncGenerator[Piece, None]]) -> None:
+        for stream in streams:
+            if self._places is not None:
+                await self._places.acquire()
+            self._begun += 1
+            task = asyncio.create_task(self._pump(stream))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            if self._begun % GROUP == 0:
+                await asyncio.sleep(0)
+        self._queue.put_nowait(_Mark.ALL_BEGUN)
+
+    async def _pump(self, stream: AsyncGenerator[Piece, None]) -> None:
         try:
             async with aclosing(stream):
                 async for piece in stream:
-                    queue.put_nowait(piece)
-            queue.put_nowait(_Mark.SAMPLE_ENDED)
+                    self._queue.put_nowait(piece)
+            self._queue.put_nowait(_Mark.SAMPLE_ENDED)
         except Exception as error:
-            queue.put_nowait(error)
-        if places is not None:
-            places.release()
-
-    async def begin_all() -> None:
-        nonlocal begun
-        for stream in streams:
-            if places is not None:
-                await places.acquire()
-            begun += 1
-            task = asyncio.create_task(pump(stream))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            if begun % GROUP == 0:
-                await asyncio.sleep(0)
-        queue.put_nowait(_Mark.ALL_BEGUN)
-
-    beginning = asyncio.create_task(begin_all())
-    try:
-        ended = 0
-        all_begun = False
-        while not (all_begun and ended == begun):
-            item = await queue.get()
-            if item is _Mark.SAMPLE_ENDED:
-                ended += 1
-            elif item is _Mark.ALL_BEGUN:
-                all_begun = True
-            elif isinstance(item, Exception):
-                raise item
-            elif isinstance(item, Piece):
-                yield item
-    finally:
-        beginning.cancel()
-        open_tasks = [beginning, *tasks]
-        for task in open_tasks:
-            task.cancel()
-        await asyncio.gather(*open_tasks, return_exceptions=True)
+            self._queue.put_nowait(error)
+        if self._places is not None:
+            self._places.release()

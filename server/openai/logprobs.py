@@ -3,12 +3,14 @@
 JSON has no infinity: values that are cut are written as `CUT`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from ortloom.models.tokenizer import Tokenizer
 from ortloom.runtime.messages import TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import add_details
+from ortloom.server.openai.event_template import to_json
 from ortloom.server.openai.off_loop import position_json
 
 CUT = -9999.0
@@ -26,22 +28,39 @@ class TokenNames:
     Args:
         tokenizer: None = always as ids.
         as_ids: write ids.
+
+    Attributes:
+        spelling: a token as written, and the bytes it adds to the text (true ones, also for a part
+            of a character).
+        json: the same as JSON.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, as_ids: bool) -> None:
-        self._tokenizer = None if as_ids else tokenizer
+        self.spelling: Callable[[int], tuple[str, list[int]]] = (
+            _id_spelling if as_ids or tokenizer is None else tokenizer.spelling
+        )
+        self.json: Callable[[int], tuple[bytes, bytes]] = (
+            _id_json if as_ids or tokenizer is None else tokenizer.spelled_json
+        )
 
     def name(self, token_id: int) -> str:
         """The token as written."""
-        if self._tokenizer is None:
-            return f"token_id:{token_id}"
-        return self._tokenizer.token_text(token_id)
+        return self.spelling(token_id)[0]
 
-    def named_bytes(self, token_id: int) -> list[int]:
-        """Bytes the token adds to the text (true ones, also for a part of a character)."""
-        if self._tokenizer is None:
-            return list(f"token_id:{token_id}".encode())
-        return list(self._tokenizer.token_bytes(token_id))
+
+def _id_spelling(token_id: int) -> tuple[str, list[int]]:
+    name = f"token_id:{token_id}"
+    return name, list(name.encode())
+
+
+def _id_json(token_id: int) -> tuple[bytes, bytes]:
+    name, data = _id_spelling(token_id)
+    return to_json(name), to_json(data)
+
+
+def _json_of(values: Iterable[float]) -> list[bytes]:
+    """Each number as JSON."""
+    return to_json(list(values))[1:-1].split(b",")
 
 
 def entries(position: TokenLogprobs) -> list[tuple[int, float, int]]:
@@ -51,6 +70,20 @@ def entries(position: TokenLogprobs) -> list[tuple[int, float, int]]:
     for token, value, rank in rows:
         seen.setdefault(token, (token, finite(value), rank))
     return list(seen.values())
+
+
+def values_of(position: TokenLogprobs) -> dict[int, float]:
+    """Logprob by id, in the order of `entries`."""
+    ids, values = position.token_ids, position.logprobs
+    found = {t: v if v > CUT else CUT for t, v in zip(ids, values, strict=True)}
+    own = values[0]
+    found[ids[0]] = own if own > CUT else CUT  # where it repeats, its first value counts
+    return found
+
+
+_COMPLETION = b'{"text_offset":[%b],"token_logprobs":[%b],"tokens":[%b],"top_logprobs":[{%b}]}'
+_ENTRY = b'{"token":%b,"logprob":%b,"bytes":%b}'
+_OWN = b'{"token":%b,"logprob":%b,"bytes":%b,"top_logprobs":[%b]}'
 
 
 class CompletionLogprobs:
@@ -67,7 +100,7 @@ class CompletionLogprobs:
         self._most = None if keep_all or top < 0 else top + 1
 
     def build(
-        self, token_ids: list[int], positions: list[TokenLogprobs | None], offset: int
+        self, token_ids: list[int], positions: Sequence[TokenLogprobs | None], offset: int
     ) -> dict[str, Any]:
         """The member for consecutive tokens.
 
@@ -80,8 +113,9 @@ class CompletionLogprobs:
         values: list[float | None] = []
         tokens: list[str] = []
         tops: list[dict[str, float] | None] = []
+        spelling = self._names.spelling
         for token_id, position in zip(token_ids, positions, strict=True):
-            name = self._names.name(token_id)
+            name = spelling(token_id)[0]
             offsets.append(offset)
             tokens.append(name)
             offset += len(name)
@@ -89,16 +123,37 @@ class CompletionLogprobs:
                 values.append(None)
                 tops.append(None)
                 continue
-            rows = entries(position)
-            values.append(rows[0][1])
-            listed = rows[: self._most]
-            tops.append(position_json({self._names.name(t): value for t, value, _ in listed}))
+            rows = values_of(position)
+            values.append(rows[position.token_ids[0]])
+            listed = islice(rows.items(), self._most)
+            tops.append(position_json({spelling(t)[0]: value for t, value in listed}))
         return {
             "text_offset": offsets,
             "token_logprobs": values,
             "tokens": tokens,
             "top_logprobs": tops,
         }
+
+    def json(self, token_ids: list[int], positions: Sequence[TokenLogprobs], offset: int) -> bytes:
+        """The member as JSON, for the few tokens of a piece: much faster."""
+        name_of = self._names.json
+        offsets, values, tokens, tops = [], [], [], []
+        for token_id, position in zip(token_ids, positions, strict=True):
+            offsets.append(offset)
+            tokens.append(name_of(token_id)[0])
+            offset += len(self._names.name(token_id))
+            rows = values_of(position)
+            numbers = _json_of(rows.values())
+            values.append(numbers[0])
+            listed = islice(zip(rows, numbers, strict=True), self._most)
+            named = {name_of(token)[0]: number for token, number in listed}
+            tops.append(b",".join([b"%b:%b" % item for item in named.items()]))
+        return _COMPLETION % (
+            to_json(offsets)[1:-1],
+            b",".join(values),
+            b",".join(tokens),
+            b"},{".join(tops),
+        )
 
 
 class ChatLogprobs:
@@ -111,7 +166,8 @@ class ChatLogprobs:
     """
 
     def __init__(self, names: TokenNames, top: int, keep_all: bool = False) -> None:
-        self._names = names
+        self._spelling = names.spelling
+        self._json = names.json
         self._most = None if keep_all or top < 0 else top
 
     def build(
@@ -120,20 +176,33 @@ class ChatLogprobs:
         """The member for consecutive tokens."""
         content = []
         for position in positions:
-            rows = entries(position)
-            own = self._entry(rows[0])
-            own["top_logprobs"] = position_json([self._entry(row) for row in rows[: self._most]])
+            rows = values_of(position)
+            own = self._entry(position.token_ids[0], rows[position.token_ids[0]])
+            listed = [self._entry(t, value) for t, value in islice(rows.items(), self._most)]
+            own["top_logprobs"] = position_json(listed)
             content.append(own)
         add_details(content, details)
         return {"content": content}
 
-    def _entry(self, row: tuple[int, float, int]) -> dict[str, Any]:
-        token_id, value, _ = row
-        return {
-            "token": self._names.name(token_id),
-            "logprob": value,
-            "bytes": self._names.named_bytes(token_id),
-        }
+    def json(self, positions: Sequence[TokenLogprobs]) -> bytes:
+        """The member as JSON, for the few tokens of a piece: much faster."""
+        name_of = self._json
+        content = []
+        for position in positions:
+            rows = values_of(position)
+            numbers = _json_of(rows.values())
+            listed = islice(zip(rows, numbers, strict=True), self._most)
+            tops = []
+            for token, number in listed:
+                name, data = name_of(token)
+                tops.append(_ENTRY % (name, number, data))
+            name, data = name_of(position.token_ids[0])
+            content.append(_OWN % (name, numbers[0], data, b",".join(tops)))
+        return b'{"content":[%b]}' % b",".join(content)
+
+    def _entry(self, token_id: int, value: float) -> dict[str, Any]:
+        name, data = self._spelling(token_id)
+        return {"token": name, "logprob": value, "bytes": data}
 
 
 def prompt_logprobs(
@@ -149,7 +218,7 @@ def prompt_logprobs(
             str(token): {
                 "logprob": value,
                 "rank": rank,
-                "decoded_token": tokenizer.token_text(token) if tokenizer else None,
+                "decoded_token": tokenizer.spelling(token)[0] if tokenizer else None,
             }
             for token, value, rank in entries(position)
         }

@@ -11,6 +11,7 @@ import msgspec
 from sanic import Request
 from sanic.response import BaseHTTPResponse
 
+from ortloom.runtime.client import OutputTaker
 from ortloom.runtime.messages import (
     EngineControl,
     EngineOutput,
@@ -44,7 +45,9 @@ class ReplayClient:
     async def start(self) -> None:
         """Nothing to connect to."""
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def generate(
+        self, request: EngineRequest, taker: OutputTaker | None = None
+    ) -> AsyncGenerator[EngineOutput, None]:
         """The outputs of a sample, which the request's id ends with."""
         for output in self._outputs[int(request.request_id.rpartition("-")[2])]:
             yield msgspec.structs.replace(output, request_id=request.request_id)

@@ -22,8 +22,7 @@ from ortloom.runtime.messages import (
 from ortloom.runtime.sampling_params import SamplingParams
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """What one engine output added to a sample.
 
     `output` is the engine's output without the tokens beyond a stop string.
@@ -36,8 +35,8 @@ class Piece:
     output: EngineOutput
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    details: list[TokenDetail] = field(default_factory=list)
-    masks: list[SamplingMask] = field(default_factory=list)
+    details: list[TokenDetail] = []
+    masks: list[SamplingMask] = []
 
 
 @dataclass(slots=True)
@@ -117,6 +116,19 @@ class SampleText:
         """
         if output.finish_reason in ("abort", "error"):
             raise RequestFailed(output.error or "The request was aborted.")
+        ids = output.new_token_ids
+        if len(ids) == 1 and output.finish_reason is None and self._stops.idle:
+            # the usual output: a token in the middle of a sample without stop strings
+            self._num_tokens += 1
+            text = ""
+            if self._text is not None and ids[0] not in self._hidden_ids:
+                text = self._text.push_one(ids[0])
+            piece = Piece(self._index, text, ids, output.logprobs or [], output)
+            if output.details is not None:
+                piece.details = output.details
+            if output.masks is not None:
+                piece.masks = output.masks
+            return piece
         text = ""
         used = 0
         for token in output.new_token_ids:
@@ -138,7 +150,7 @@ class SampleText:
             return ""
         if token in self._hidden_ids:
             return ""
-        return self._stops.push(self._text.push((token,)), self._num_tokens)
+        return self._stops.push(self._text.push_one(token), self._num_tokens)
 
     def _rest(self) -> str:
         """Everything held back, once the engine is done."""

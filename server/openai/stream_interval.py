@@ -14,42 +14,55 @@ def interval_of(front: FrontContext, asked: int | None) -> int:
     return front.config.scheduler.stream_interval if asked is None else asked
 
 
-def joined(pieces: AsyncGenerator[Piece, None], front: FrontContext) -> AsyncGenerator[Piece, None]:
-    """For routes whose requests name no interval: by --stream-interval, else as they come."""
-    interval = interval_of(front, None)
-    return pieces if interval == 1 else every(pieces, interval)
-
-
-async def every(
-    pieces: AsyncGenerator[Piece, None], interval: int | None
-) -> AsyncGenerator[Piece, None]:
-    """The same text and tokens in fewer pieces.
+class Spacing:
+    """Puts the pieces of a stream together.
 
     The first piece with tokens of a choice and the one that ends it are never delayed. Pieces
     without either (they report progress of the prompt) are dropped; prompt logprobs in one move
     to the next.
 
     Args:
-        pieces: as `generate` gives them.
         interval: tokens a piece has at least; None and 1 change nothing.
+
+    Attributes:
+        most_tokens: that a piece is put together from, about.
+        passes: a piece with tokens of a choice that has begun would be due as it is.
     """
-    waiting: dict[int, Piece] = {}
-    started: set[int] = set()
+
+    def __init__(self, interval: int | None) -> None:
+        self.most_tokens = 1 if interval is None else interval
+        self.passes = self.most_tokens == 1
+        self._waiting: dict[int, Piece] = {}
+        self._started: set[int] = set()
+
+    def push(self, piece: Piece) -> Piece | None:
+        """Add a piece; what is due now, with all that waited before it."""
+        index = piece.index
+        held = self._waiting.pop(index, None)
+        if not piece.token_ids and piece.finish_reason is None:
+            if held is not None or piece.output.prompt_logprobs is not None:
+                self._waiting[index] = held or piece
+                self.passes = False
+            return None
+        if held is not None:
+            piece = _joined(held, piece)
+        enough = len(piece.token_ids) >= self.most_tokens
+        if enough or piece.finish_reason is not None or index not in self._started:
+            self._started.add(index)
+            return piece
+        self._waiting[index] = piece
+        return None
+
+
+async def spaced(
+    pieces: AsyncGenerator[Piece, None], spacing: Spacing
+) -> AsyncGenerator[Piece, None]:
+    """The same text and tokens in fewer pieces."""
     async with aclosing(pieces):
         async for piece in pieces:
-            held = waiting.pop(piece.index, None)
-            if not piece.token_ids and piece.finish_reason is None:
-                if held is not None or piece.output.prompt_logprobs is not None:
-                    waiting[piece.index] = held or piece
-                continue
-            if held is not None:
-                piece = _joined(held, piece)
-            enough = interval is None or len(piece.token_ids) >= interval
-            if enough or piece.finish_reason is not None or piece.index not in started:
-                started.add(piece.index)
-                yield piece
-            else:
-                waiting[piece.index] = piece
+            due = spacing.push(piece)
+            if due is not None:
+                yield due
 
 
 def _joined(first: Piece, second: Piece) -> Piece:

@@ -33,7 +33,8 @@ class UsageCounter:
         self._completion_tokens += len(piece.token_ids)
         if self._reasoning is not None:
             self._reasoning.add(piece.index, piece.token_ids, piece.text)
-        self._cache(piece.index, piece.output.num_cached_tokens)
+        if piece.output.num_cached_tokens:
+            self._cache(piece.index, piece.output.num_cached_tokens)
 
     def add_sample(self, sample: Sample) -> None:
         """Count a whole sample.

@@ -107,3 +107,37 @@ def test_special_tokens_are_joined_without_blanks(byte_level_folder):
         tokenizer, ids, skip_special_tokens=False, spaces_between_special_tokens=False
     )
     assert "".join(found) + rest == "a<|im_end|><|im_end|><|im_end|>b"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_pieces_known_beforehand_are_the_decoded_ones(tokenizer, decoding, data):
+    """What a token adds is known without decoding; piece by piece it is what decoding says."""
+    text = data.draw(st.text(st.sampled_from("ab \n日é👍\ufffd") | st.characters(codec="utf-8")))
+    ids = tokenizer.encode(text)
+    ids += data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=20))
+    split = data.draw(st.integers(0, len(ids)))
+    options = {"skip_special_tokens": data.draw(st.booleans()), "prompt_token_ids": ids[:split]}
+    options["spaces_between_special_tokens"] = data.draw(st.booleans())
+    assert pieces(tokenizer, ids[split:], **options) == pieces(decoding, ids[split:], **options)
+
+
+@pytest.fixture(scope="module")
+def decoding(request, tokenizer):
+    """The same tokenizer, which knows no token's text."""
+    folder = "byte_level_folder" if "ByteLevel" in tokenizer._kinds else "byte_fallback_folder"
+    made = Tokenizer.load(request.getfixturevalue(folder))
+    made._joins = False
+    return made
+
+
+def test_most_tokens_are_known_beforehand(tokenizer):
+    def whole(token):
+        text = tokenizer.token_text(token)
+        single_byte = tokenizer.token_str(token).startswith("<0x")
+        return not (tokenizer.is_added(token) or single_byte or "\ufffd" in text)
+
+    known = [i for i in range(tokenizer.vocab_size) if tokenizer.inner_text(i)]
+    assert known == [i for i in range(tokenizer.vocab_size) if whole(i)]
+    assert len(known) > 10
+    assert all(tokenizer.inner_text(i) == tokenizer.token_text(i) for i in known)

@@ -19,7 +19,7 @@ from ortloom.server.openai.responses.find import take_id
 from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import EventLog, StoredResponse
-from ortloom.server.openai.stream_interval import joined
+from ortloom.server.openai.stream_interval import Spacing, interval_of, spaced
 
 
 async def start(call: Call, request: Request) -> StoredResponse:
@@ -61,7 +61,7 @@ class _Background:
             async with front.in_flight.track(work, front.config.front.request_deadline):
                 working = generate(call.job, front.client, front.tokenizer, front.metrics)
                 if self.record.events is not None:
-                    working = joined(working, front)
+                    working = spaced(working, Spacing(interval_of(front, None)))
                 async with aclosing(working) as pieces:
                     if self.record.events is not None:
                         self._begin()  # those who read along see at once that it is there

@@ -17,7 +17,8 @@ from ortloom.server.openai.responses.kept import Events
 from ortloom.server.openai.responses.prepare import Call
 from ortloom.server.openai.responses.progress import Progress
 from ortloom.server.openai.responses.store import StoredResponse
-from ortloom.server.openai.stream_interval import joined
+from ortloom.server.openai.shortcut import EventSink
+from ortloom.server.openai.stream_interval import Spacing, interval_of, spaced
 from ortloom.server.sse import KEEP_ALIVE, SseWriter
 
 logger = logging.getLogger("ortloom.server")
@@ -41,8 +42,11 @@ async def stream(call: Call, request: Request) -> None:
     progress = Progress(call)
     numbers = EventNumbers()
     front = call.front
-    working = generate(call.job, front.client, front.tokenizer, front.metrics)
-    async with SseWriter(request, done=False) as sse, aclosing(joined(working, front)) as pieces:
+    sse = SseWriter(request, done=False)
+    spacing = Spacing(interval_of(front, None))
+    sink = EventSink(sse, spacing, lambda piece: numbers.frames(progress.add(piece)), named=True)
+    working = generate(call.job, front.client, front.tokenizer, front.metrics, sink)
+    async with sse, aclosing(spaced(working, spacing)) as pieces:
         events = progress.begin()
         try:
             async for piece in pieces:
@@ -50,6 +54,7 @@ async def stream(call: Call, request: Request) -> None:
                 if events:
                     await sse.send_raw(b"".join(numbers.frames(events)))
                     events = []
+                    sink.begin()
             events = progress.finish()
             await _keep(call, progress)
         except (Exception, asyncio.CancelledError) as error:

@@ -24,6 +24,9 @@ class ScriptedEngine:
         failure: (number of tokens, exception) raised after that many tokens.
         mask: the sampling mask of every token.
         cached: num_cached_tokens of every request.
+        offers: outputs are offered to the taker.
+        taken: outputs that it took.
+        delay: seconds before the first output.
         hold: when set to an Event, outputs after the first wait for it.
     """
 
@@ -40,6 +43,9 @@ class ScriptedEngine:
         self.refusal = None
         self.failure = None
         self.cached = 0
+        self.offers = True
+        self.taken = 0
+        self.delay = 0.0
         self.hold = None
         self.mask = [1, 2]
         self.requests = []
@@ -74,7 +80,7 @@ class ScriptedEngine:
     async def abort(self, request_ids, finish_reason="abort"):
         self.stopped += [(r, finish_reason) for r in request_ids]
 
-    async def generate(self, request):
+    async def generate(self, request, taker=None):
         self.requests.append(request)
         if self.refusal is not None:
             raise self.refusal
@@ -82,7 +88,11 @@ class ScriptedEngine:
         self.all_closed.clear()
         try:
             async for output in self._outputs(request):
-                yield output
+                # whoever reads this generator waits for it, so all that the taker wants is its
+                if taker is not None and self.offers and taker(output):
+                    self.taken += 1
+                else:
+                    yield output
         finally:
             self.open.discard(request.request_id)
             if not self.open:
@@ -92,6 +102,7 @@ class ScriptedEngine:
         tokens, done = self.reply(request), []
         sampling = request.sampling
         first = True
+        await asyncio.sleep(self.delay)
         while True:
             batch, reason, stop_reason = [], None, None
             if sampling.max_tokens == 0:

@@ -10,7 +10,7 @@ import pytest
 
 from ortloom.config import SchedulerConfig
 from ortloom.runtime.messages import EngineOutput
-from ortloom.server.openai.interleave import GROUP, interleave
+from ortloom.server.openai.interleave import GROUP, Interleaved
 from ortloom.server.openai.sample import Piece
 
 PATH = "/v1/completions"
@@ -45,7 +45,7 @@ class Samples:
 
 async def collected(samples, at_once):
     found = {}
-    async with aclosing(interleave(samples.streams(), at_once)) as pieces:
+    async with aclosing(Interleaved(at_once).pieces(samples.streams())) as pieces:
         async for piece in pieces:
             found[piece.index] = found.get(piece.index, "") + piece.text
     return found
@@ -73,7 +73,7 @@ def test_a_reader_that_leaves_closes_what_is_open():
     samples = Samples(5000)
 
     async def leave():
-        async with aclosing(interleave(samples.streams(), 64)) as pieces:
+        async with aclosing(Interleaved(64).pieces(samples.streams())) as pieces:
             async for _ in pieces:
                 return
 
@@ -115,8 +115,8 @@ def test_no_more_samples_are_in_the_engine_than_two_batches(app, engine, say):
     counts = []
     produce = engine.generate
 
-    async def counted(request):
-        async for output in produce(request):
+    async def counted(request, taker=None):
+        async for output in produce(request, taker):
             counts.append(len(engine.open))
             yield output
 

@@ -341,9 +341,9 @@ def test_a_response_the_engine_has_not_begun_is_queued(storing, engine, say, mon
     gate = asyncio.Event()
     generate = engine.generate
 
-    async def late(request):
+    async def late(request, taker=None):
         await gate.wait()
-        async for output in generate(request):
+        async for output in generate(request, taker):
             yield output
 
     monkeypatch.setattr(engine, "generate", late)

@@ -1,0 +1,78 @@
+"""What a second front gives where one is not enough.
+
+    python -m benchmarks.sse.fronts [--fronts 1,2] [--streams 64] [--tokens 64] [--rate 1000]
+                                    [--rounds 5] [--seconds 4]
+
+64 connections ask for short chat streams again and again, and the scripted engine makes tokens
+faster than a front can send them, so the fronts are what is waited for. A front that is behind
+puts the tokens of several steps into one event; tokens are those of whole streams. Client and
+engine need processor time of their own: `cores` tells what each side used. Medians over the rounds,
+in turns.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.sse.__main__ import CASES
+from benchmarks.sse.bundle import write_bundle
+from benchmarks.sse.client import Window
+from benchmarks.sse.servers import Ours
+
+
+def row(count: int, tokens: int, windows: list[Window]) -> dict[str, object]:
+    """The figures of a number of fronts."""
+    return {
+        "fronts": count,
+        "tokens_per_second": round(_median(w.ended * tokens / w.seconds for w in windows)),
+        "events_per_second": round(_median(w.events / w.seconds for w in windows)),
+        "streams_per_second": round(_median(w.ended / w.seconds for w in windows), 1),
+        "cores_fronts": [
+            round(_median(w.cpu[i] / w.seconds for w in windows), 2) for i in range(count)
+        ],
+        "cores_client": round(_median(w.client_cpu / w.seconds for w in windows), 2),
+    }
+
+
+def _median(values: "object") -> float:
+    return statistics.median(values)  # type: ignore[call-overload]
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sse.fronts")
+    counts = [1, 2]
+    parser.add_argument("--fronts", type=lambda t: [int(n) for n in t.split(",")], default=counts)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=1000.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    options = parser.parse_args()
+    path, fields = CASES["chat"]
+    body = json.dumps({**fields, "max_tokens": options.tokens})
+    seen: dict[int, list[Window]] = {count: [] for count in options.fronts}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortloom-sse-")))
+        bundle = write_bundle(folder / "bundle")
+        servers = {
+            count: stack.enter_context(Ours(bundle, folder, 1 / options.rate, count))
+            for count in options.fronts
+        }
+        for _ in range(options.rounds):
+            for count, server in servers.items():
+                window = server.window(path, body, options.streams, options.seconds, again=True)
+                seen[count].append(window)
+    print(json.dumps({"processors": os.cpu_count()}))
+    for count, windows in seen.items():
+        print(json.dumps(row(count, options.tokens, windows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
