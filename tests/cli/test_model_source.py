@@ -148,18 +148,23 @@ def test_a_tokenizer_config_of_its_own(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "limits"),
+    ("tokens", "told"),
     [
-        ('{"image": 16}', {"image": 16}),
-        ('{"images": 2, "video": {"count": 5, "width": 9}}', {"image": 2, "video": 5}),
-        ('{"audio": {"length": 9}}', {"audio": 999}),
+        (["--limit-mm-per-prompt.image", "16"], "0 of image, "),
+        (["--limit-mm-per-prompt", '{"images": 2, "video": {"count": 5, "width": 9}}'], "video"),
+        (["--limit-mm-per-prompt", '{"audio": {"length": 9}}'], "0 of audio, "),
+        (["--limit-mm-per-prompt", '{"audio": 0}'], None),
+        (["--language-model-only"], None),
+        (["--language-model-only", "--limit-mm-per-prompt.image", "3"], None),
     ],
 )
-def test_media_limits(value, limits):
-    got = plan("m", "--limit-mm-per-prompt", value).config.front.limit_mm_per_prompt
-    assert got == limits
-    none = plan("m", "--language-model-only").config.front.limit_mm_per_prompt
-    assert none == {"image": 0, "video": 0, "audio": 0}
+def test_media_that_are_allowed_and_cannot_be_had_are_told(tokens, told):
+    notices = plan("m", *tokens).notices
+    if told is None:
+        assert notices == ()
+    else:
+        (line,) = notices
+        assert told in line
 
 
 @pytest.mark.parametrize(
@@ -224,11 +229,14 @@ def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint,
     (checkpoint / "model.safetensors").unlink()
     tokens = ["--load-format", "dummy", "--bundle-cache", tmp_path / "cache", "--threads", "1"]
     tokens += ["--hf-overrides.max_position_embeddings=128", "--rope-theta", "5000"]
+    tokens += ["--rope-scaling", '{"rope_type": "linear", "factor": 2.0}', "--dtype", "bfloat16"]
     config = with_bundle(plan(checkpoint, *tokens))
     manifest = Manifest.load(Path(config.model.bundle))
     assert manifest.source.format == "dummy"
     assert manifest.architecture.max_position_embeddings == 128
     assert manifest.architecture.rope.theta == 5000.0
+    assert manifest.architecture.rope.type == "linear"
+    assert manifest.dtypes.weights == "bfloat16"
     again = with_bundle(plan(checkpoint, *tokens))
     assert again.model.bundle == config.model.bundle
     with LLM.from_config(config) as llm:
@@ -237,6 +245,8 @@ def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint,
 
 
 def test_a_context_without_windows_ends_where_the_window_does():
+    """--disable-sliding-window"""
+
     def manifest(*windows):
         groups = [
             KVGroup(id=i, layers=(i,), kv_heads=1, head_dim_k=8, head_dim_v=8, window=window)

@@ -11,7 +11,7 @@ import msgspec
 from ortloom.commands.arguments import Arguments
 from ortloom.commands.kv_options import check_scales, kv_events
 from ortloom.commands.log_options import log_config
-from ortloom.commands.media_limits import media_limits
+from ortloom.commands.media_limits import check_media_limits
 from ortloom.commands.metrics_options import metrics_config
 from ortloom.commands.model_options import SourcePlan, source_plan
 from ortloom.commands.parser_settings import parser_settings
@@ -66,11 +66,12 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
     read = _Reader(args)
     notices: list[str] = []
     model = _model_name(args)
+    check_media_limits(read, notices)
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
         scheduler=scheduler_config(read, env, notices),
-        structured_outputs=structured_outputs(args, notices),
+        structured_outputs=structured_outputs(args, env, notices),
         provider=provider_config(read, env, notices),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
@@ -230,7 +231,6 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         any_model_name=env.any_model_name,
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
         renderer_workers=read.whole("--renderer-num-workers", 1, MAX_THREADS) or 1,
-        limit_mm_per_prompt=media_limits(read),
         max_n=_default(env.max_n, base.max_n),
         max_prompts=_default(env.max_prompts, base.max_prompts),
         max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),
