@@ -45,6 +45,19 @@ _DTYPES = {
 """vLLM's names of `--dtype` → the exporter's."""
 
 
+OTHER_QUANTIZATIONS = frozenset(
+    {
+        *("auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors"),
+        *("deepseek_v4_fp8", "experts_int8", "fbgemm_fp8", "fp8", "fp8_per_block"),
+        *("fp8_per_channel", "fp8_per_tensor", "fp_quant", "gguf", "gpt_oss_mxfp4", "gptq"),
+        *("gptq_marlin", "humming", "inc", "int8_per_channel_weight_only", "modelopt"),
+        *("modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8"),
+        *("nvfp4_per_token", "online", "quark", "torchao"),
+    }
+)
+"""Values of --quantization elsewhere."""
+
+
 class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What `ortloom serve` was asked for. `quant` and `dtype` None = not asked; `bundle_cache`
     None = the per-user cache. `notices` are lines to print before start."""
@@ -286,10 +299,10 @@ def _quant(read: _Reader) -> str | None:
     quant = read.maybe("--quant", str)
     alias = read.maybe("--quantization", str)
     if alias is not None and alias not in ("int4", "int8", "keep"):
-        raise ConfigError(
-            f"argument --quantization: known, but not in this build yet: '{alias}' "
-            "(checkpoints are exported as int4, int8, keep or unquantised)"
-        )
+        kept = "checkpoints are exported as int4, int8, keep or unquantised"
+        if alias in OTHER_QUANTIZATIONS:
+            raise ConfigError(f"argument --quantization: '{alias}' cannot be had here: {kept}")
+        raise ConfigError(f"argument --quantization: invalid choice: '{alias}' ({kept})")
     return quant or alias
 
 
