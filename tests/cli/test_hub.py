@@ -118,6 +118,22 @@ def test_a_tokenizer_of_its_own_comes_from_the_hub_too(hub, exported, tmp_path):
     assert names(Path(config.model.tokenizer)) == ["tokenizer.json"]
 
 
+def test_the_tokenizer_may_be_of_another_revision_than_the_model(hub, exported, tmp_path):
+    config = start(
+        "owner/model",
+        "--tokenizer-revision",
+        "v1",
+        "--revision",
+        "main",
+        "--download-dir",
+        tmp_path,
+    )
+    ((source, _, _, _),) = exported
+    assert str(source).endswith(MAIN)
+    assert config.model.tokenizer.endswith(OLD)
+    assert start("owner/model", "--download-dir", tmp_path).model.tokenizer is None
+
+
 def test_a_local_path_goes_before_the_hub(hub, exported, tmp_path, monkeypatch):
     (tmp_path / "owner" / "model").mkdir(parents=True)
     (tmp_path / "owner" / "model" / "config.json").write_text("{}")

@@ -79,6 +79,20 @@ def test_a_finished_bundle_refuses_what_only_an_export_can_do(tmp_path, tokens, 
     assert caught.value.exit_code == 2
 
 
+def test_what_names_no_other_form_of_what_is_there_is_told(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text("{}")
+    tokens = ["--load-format", "gguf", "--revision", "v1", "--tokenizer-revision", "v2"]
+    with_bundle(plan(tmp_path, *tokens))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].split()[0] for line in lines] == [
+        "--revision",
+        "--tokenizer-revision",
+        "--load-format",
+    ]
+    with_bundle(plan(tmp_path))
+    assert capsys.readouterr().err == ""
+
+
 def test_the_format_named_must_be_that_of_the_files(checkpoint, exported, tmp_path):
     with pytest.raises(ConfigError, match="no GGUF model"):
         with_bundle(plan(checkpoint, "--load-format", "gguf"))

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.idle_flags import idle_flags
 from ortloom.commands.kv_options import check_scales, kv_events
 from ortloom.commands.log_options import log_config
 from ortloom.commands.media_limits import check_media_limits
@@ -80,6 +81,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
     notices: list[str] = []
     model = _model_name(args)
     check_media_limits(read, notices)
+    notices += idle_flags(args, env)
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
@@ -89,7 +91,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
         metrics=metrics_config(args, env),
-        profiler=profiler_config(args),
+        profiler=profiler_config(args, notices),
         traces=trace_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
