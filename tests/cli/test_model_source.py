@@ -237,7 +237,9 @@ def test_dummy_values_do_not_depend_on_how_they_are_read(checkpoint):
     assert source.rows("model.norm.weight", 3, 5).tolist() == [1.0, 1.0]
 
 
-def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint, tmp_path):
+def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint, tmp_path, capsys):
+    """--load-format dummy: by the server's engine, and by the benchmarks as they are published."""
+    from ortloom.commands.bench import latency, throughput
     from ortloom.runtime.llm import LLM
 
     (checkpoint / "model.safetensors").unlink()
@@ -256,6 +258,12 @@ def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint,
     with LLM.from_config(config) as llm:
         (reply,) = llm.generate(["abc"])
         assert len(reply.outputs[0].token_ids) >= 1
+    lengths = ["--input-len", "4", "--output-len", "2", "--num-gpu-blocks-override", "64"]
+    line = ["--model", *map(str, [checkpoint, *tokens]), *lengths]
+    assert latency.run([*line, "--batch-size=2", "--num-iters=1", "--num-iters-warmup=1"]) == 0
+    assert "Avg latency: " in capsys.readouterr().out
+    assert throughput.run([*line, "--num-prompts", "2"]) == 0
+    assert "Total num output tokens:  4" in capsys.readouterr().out
 
 
 def test_a_context_without_windows_ends_where_the_window_does():

@@ -26,7 +26,7 @@ def with_bundle(plan: ServePlan) -> Config:
     if not model.exists() and is_hub_id(plan.config.model.bundle):
         fetched = _fetched(plan)
         model = fetched.folder
-    _tell_of_revisions(plan, fetched)
+    _tell_of_revisions(plan)
     if (model / "manifest.json").is_file():
         _check_bundle_fits(model, plan)
         bundle = model
@@ -61,15 +61,15 @@ def _fetched(plan: ServePlan) -> HubModel:
     )
 
 
-def _tell_of_revisions(plan: ServePlan, fetched: HubModel | None) -> None:
+def _tell_of_revisions(plan: ServePlan) -> None:
     """Print a line for a revision of what is on this machine, where there is but one."""
     source = plan.source
     tokenizer = source.tokenizer or plan.config.model.bundle
-    for flag, revision, name, local in (
-        ("--revision", source.revision, plan.config.model.bundle, fetched is None),
-        ("--tokenizer-revision", source.tokenizer_revision, tokenizer, _is_local(tokenizer)),
+    for flag, revision, name in (
+        ("--revision", source.revision, plan.config.model.bundle),
+        ("--tokenizer-revision", source.tokenizer_revision, tokenizer),
     ):
-        if revision is not None and local:
+        if revision is not None and Path(name).expanduser().exists():
             say(f"warning: {flag} {revision}: '{name}' is on this machine and taken as it is")
 
 
