@@ -214,7 +214,6 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     outlive_engine: bool = False  # serve on, with errors, after the engine's end
     any_model_name: bool = False
     renderer_workers: int = 1  # threads that tokenise long texts
-    limit_mm_per_prompt: dict[str, int] = {}  # kind of media -> most items of a prompt
     max_n: int = 16384
     max_prompts: int = 1024
     max_stop_strings: int = 4

@@ -112,6 +112,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     ready_timeout: float | None = None
     outlive_engine: bool = False
     any_model_name: bool = False
+    jump_forward: bool | None = None
     unknown: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
 
@@ -163,6 +164,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         ready_timeout=_number(env, "VLLM_ENGINE_READY_TIMEOUT_S", 0.0),
         outlive_engine=_switch(env, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"),
         any_model_name=_switch(env, "VLLM_SKIP_MODEL_NAME_VALIDATION"),
+        jump_forward=_jump_forward(env),
         unknown=tuple(name for name in ours if name not in known),
         without_effect=tuple(name for name in ours if name in NOT_YET),
     )
@@ -183,6 +185,14 @@ def cache_root(environ: Mapping[str, str] | None = None) -> Path:
 def _cpu_bind(env: Mapping[str, str]) -> str | None:
     text = env.get("VLLM_CPU_OMP_THREADS_BIND", "").strip()
     return None if text.lower() in ("", "auto", "all", "nobind") else text
+
+
+def _jump_forward(env: Mapping[str, str]) -> bool | None:
+    name = "VT_ENABLE_JUMP_FORWARD"
+    text = env.get(name, "").strip().lower()
+    if text in ("on", "off"):
+        return text == "on"
+    return None if text == "" else _switch(env, name)
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

@@ -111,6 +111,11 @@ class FlagTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _index()[name]
 
 
+def named_by_option(flag: Flag) -> Flag:
+    """A row as it is for commands whose model is usually an option: --model is not deprecated."""
+    return msgspec.structs.replace(flag, instead="") if flag.name == "--model" else flag
+
+
 @cache
 def flag_table() -> FlagTable:
     """The table, read once."""

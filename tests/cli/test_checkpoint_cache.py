@@ -103,6 +103,20 @@ def test_exports_once_and_reuses(place):
     assert list(place.cache.entries()) == [first]
 
 
+def test_bars_are_shown_unless_they_are_switched_off(place):
+    """--no-use-tqdm-on-load (bars)"""
+    given = []
+
+    def command(source, output, options):
+        given.append(dict(options))
+        return place.command(source, output, options)
+
+    cache = CheckpointCache(place.root, command)
+    for quant, bars in (("int4", True), ("int8", False)):
+        cache.bundle(place.source, {"quant": quant}, place.lines.append, bars=bars)
+    assert ["no-progress-bar" in options for options in given] == [False, True]
+
+
 def test_options_and_contents_are_part_of_the_key(place):
     first = place.ask()
     assert place.ask(quant="int8") != first

@@ -80,3 +80,43 @@ def test_small_step_budget_lowers_the_default_batch():
     _, got = plan("--max-num-batched-tokens 16")
     assert got.config.scheduler.max_num_seqs == 16
     assert got.config.scheduler.max_num_batched_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--uds /s --port 9", "--port does nothing: the server listens on --uds /s"),
+        ("--fingerprint-value x", "--fingerprint-value does nothing without"),
+        ("--disable-fastapi-docs --enable-offline-docs", "--enable-offline-docs does nothing"),
+        ("--enable-sleep-mode", "need VLLM_SERVER_DEV_MODE=1"),
+        ("--reasoning-effort-budgets.low 5", "--reasoning-effort-budgets does nothing without"),
+        ("--max-log-len 5", "--max-log-len does nothing without --enable-log-requests"),
+        ("--no-enable-log-deltas", "--no-enable-log-deltas does nothing without"),
+        (
+            "--profiler-config.dir /p --profiler-config.torch_profiler_with_stack true",
+            "torch_profiler_with_stack does nothing here",
+        ),
+        ("--uds /s", None),
+        ("--fingerprint-value x --fingerprint-mode custom", None),
+        ("--reasoning-effort-budgets.low 5 --reasoning-parser qwen3", None),
+        ("--reasoning-effort-budgets.low 5 --reasoning-config.reasoning_end_str x", None),
+        ("--max-log-len 5 --enable-log-requests", None),
+        ("--enable-log-deltas", None),
+        ("--profiler-config.torch_profiler_dir /p", None),
+    ],
+)
+def test_what_does_nothing_by_what_stands_beside_it_is_told(line, told):
+    notices = plan(line)[1].notices
+    if told is None:
+        assert notices == ()
+    else:
+        (found,) = notices
+        assert told in found
+    if "sleep" in line:
+        env = read_environment({"VLLM_SERVER_DEV_MODE": "1"})
+        assert make_plan(["m", line], env, flag_table())[1].notices == ()
+
+
+def test_unknown_options_of_torchs_profiler_are_refused():
+    with pytest.raises(ConfigError, match="unknown key 'torch_profiler_with_stacks'"):
+        plan("--profiler-config.dir /p --profiler-config.torch_profiler_with_stacks true")

@@ -1,3 +1,4 @@
+import ast
 from pathlib import Path
 
 import pytest
@@ -120,4 +121,35 @@ def test_unknown_variables_warn_or_fail(ortloom):
 def test_cache_root():
     assert cache_root({"XDG_CACHE_HOME": "/x"}) == Path("/x/ortloom")
     assert cache_root({"XDG_CACHE_HOME": "rel", "HOME": "/h"}) == Path("/h/.cache/ortloom")
+    assert cache_root({"VLLM_CACHE_ROOT": "/v", "XDG_CACHE_HOME": "/x"}) == Path("/v/ortloom")
     assert cache_root({"HOME": "/h"}) == Path("/h/.cache/ortloom")
+
+
+def test_another_hub_is_refused():
+    assert read_environment({"VLLM_USE_MODELSCOPE": "0"}) == read_environment({})
+    with pytest.raises(ConfigError, match="VLLM_USE_MODELSCOPE: models are fetched from a Hugging"):
+        read_environment({"VLLM_USE_MODELSCOPE": "1"})
+
+
+def test_nobody_is_told_how_the_server_is_used():
+    """VLLM_DO_NOT_TRACK and VLLM_NO_USAGE_STATS ask for what is always so: a server has nothing
+    that could send a request to anyone."""
+    clients = {
+        "aiohttp",
+        "http.client",
+        "httpx",
+        "requests",
+        "smtplib",
+        "urllib.request",
+        "urllib3",
+    }
+    root = Path(__file__).parents[2]
+    found = set()
+    for path in [*(root / "server").rglob("*.py"), *(root / "runtime").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module)
+    assert "sanic" in found
+    assert found & clients == set()

@@ -245,7 +245,8 @@ def test_serving_a_checkpoint_exports_it_once(checkpoint, tmp_path):
             assert wait(name)["data"][0]["id"] == str(checkpoint)
         logs = [(tmp_path / f"{name}.log").read_text() for name in ("a", "b")]
         assert sum("(once) to" in log for log in logs) == 1
-        assert len(list((cache / "bundles").iterdir())) == 1
+        (bundle,) = (cache / "bundles").iterdir()
+        assert json.loads((bundle / "manifest.json").read_text())["quantization"]["bits"] == 8
         start("c")
         wait("c")
         assert "using the bundle exported before" in (tmp_path / "c.log").read_text()

@@ -2,27 +2,36 @@
 
 tests/data/reference_flags.json holds the facts of 370 flags (name, class, default, choices, other
 spellings) and the names of the environment variables. A flag that works must change the effective
-configuration; whether the configuration is obeyed is for the tests of each part.
+configuration, some part of the program must read what it changed, and tests/data/flag_tests.json
+must name the test that sees what it does: a flag or variable without one fails here.
 """
 
+import ast
 import json
+import os
+from functools import cache
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from ortloom import config as configuration
 from ortloom.commands.dialect import apply_dialect
 from ortloom.commands.help_text import help_text
 from ortloom.commands.serve import make_plan, parse
-from ortloom.environment import NOT_YET, TRUE_ANYWAY, read_environment
+from ortloom.environment import CLIENT_SIDE, NOT_YET, TRUE_ANYWAY, read_environment
 from ortloom.errors import ConfigError
 from ortloom.flags import flag_table
 
-FACTS = json.loads((Path(__file__).parents[1] / "data" / "reference_flags.json").read_text())
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+FACTS = json.loads((TESTS / "data" / "reference_flags.json").read_text())
+SEEN = json.loads((TESTS / "data" / "flag_tests.json").read_text())
 ROWS = {row["name"]: row for row in FACTS["flags"]}
 NOT_FLAGS = ("--help", "<model_tag>")
 NAMES = [name for name in ROWS if name not in NOT_FLAGS]
 TABLE = flag_table()
+WORKS = [flag.name for flag in TABLE.flags if flag.class_ == "works"]
 
 BELONGS_LATER = {
     "scale": "replicas, parallelism, offload",
@@ -91,7 +100,8 @@ VALUES = {
     "--hf-config-path": "--hf-config-path {dir}",
     "--kv-cache-dtype": "--kv-cache-dtype float16",
     "--kv-events-config": '--kv-events-config={"enable_kv_cache_events":true}',
-    "--limit-mm-per-prompt": '--limit-mm-per-prompt={"image":3}',
+    "--language-model-only": None,
+    "--limit-mm-per-prompt": None,
     "--load-format": "--load-format dummy",
     "--logging-config": None,
     "--max-log-len": "--max-log-len 5",
@@ -130,6 +140,7 @@ VALUES = {
     "--tool-parser-plugin": "--tool-parser-plugin {python}",
     "--uvicorn-log-level": "--uvicorn-log-level warning",
     "--watermark": "--watermark 0.5",
+    "--cpu-affinity": f"--cpu-affinity {min(os.sched_getaffinity(0))}",
     "--device": "--device cuda",
     "--enable-radix-attention": "--disable-radix-attention",
     "--num-blocks": "--num-blocks 9",
@@ -142,30 +153,72 @@ VALUES = {
 """Flag -> a value that is none of its defaults; None = its work shows elsewhere (`ELSEWHERE`)."""
 
 ELSEWHERE = {
-    "--ssl-cert-reqs": "the tests of TLS",
-    "--log-config-file": "the logs' own tests",
-    "--calculate-kv-scales": "a line, or a refusal: test_kv_events",
-    "--config": "test_config_file",
-    "--config-format": "other values are refused: test_model_source",
-    "--disable-hybrid-kv-cache-manager": "both values ask for what there is",
-    "--disable-log-requests": "contradicts its opposite: test_contradictions",
-    "--enable-ssl-refresh": "the tests of TLS",
-    "--enable-sliding-window": "asks for what there is; contradicts its opposite",
-    "--fail-on-environ-validation": "test_environment",
-    "--logging-config": "the logs' own tests",
-    "--model": "the model itself: test_configuration",
-    "--model-loader-extra-config": "a line, or a refusal: test_model_source",
-    "--numa-bind": "test_engine_options",
-    "--numa-bind-cpus": "test_engine_options",
-    "--numa-bind-nodes": "test_engine_options",
-    "--preemption-mode": "other values are refused: test_scheduler_options",
-    "--ssl-ca-certs": "the tests of TLS",
-    "--ssl-certfile": "the tests of TLS",
-    "--ssl-ciphers": "the tests of TLS",
-    "--ssl-keyfile": "the tests of TLS",
-    "--tokenizer-mode": "other values are refused: test_model_source",
+    "--ssl-cert-reqs": "needs real files",
+    "--log-config-file": "needs real files",
+    "--calculate-kv-scales": "a line, or a refusal",
+    "--config": "it stands for the flags in the file",
+    "--config-format": "other values are refused",
+    "--disable-hybrid-kv-cache-manager": "it is so; its opposite gets a line",
+    "--disable-log-requests": "contradicts its opposite",
+    "--enable-ssl-refresh": "needs real files",
+    "--enable-sliding-window": "it is so; contradicts its opposite",
+    "--fail-on-environ-validation": "an end, or a line",
+    "--language-model-only": "it is so: media are answered 400",
+    "--limit-mm-per-prompt": "a line: media are answered 400 in any case",
+    "--logging-config": "needs real files",
+    "--model": "the model itself",
+    "--model-loader-extra-config": "a line, or a refusal",
+    "--numa-bind": "needs a machine with nodes",
+    "--numa-bind-cpus": "needs a machine with nodes",
+    "--numa-bind-nodes": "needs a machine with nodes",
+    "--preemption-mode": "other values are refused",
+    "--ssl-ca-certs": "needs real files",
+    "--ssl-certfile": "needs real files",
+    "--ssl-ciphers": "needs real files",
+    "--ssl-keyfile": "needs real files",
+    "--tokenizer-mode": "other values are refused",
 }
-"""Flags that work and leave no trace in the configuration by themselves, or need real files."""
+"""Flags that work and leave no trace in the configuration of `m` -> why; what they do is seen by
+their test as of any other flag."""
+
+SAME = [
+    ("--disable-log-requests", "--no-enable-log-requests"),
+    ("--enable-radix-attention", "--enable-prefix-caching"),
+    ("--disable-radix-attention", "--no-enable-prefix-caching"),
+    ("--kv-cache-memory 4k", "--kv-cache-memory-bytes 4000"),
+    ("--num-blocks 9", "--num-gpu-blocks-override 9"),
+    ("--device-memory-utilization 0.5", "--gpu-memory-utilization 0.5"),
+    ("--quantization int8", "--quant int8"),
+    ("-q int4", "--quant int4"),
+    ("-asc 3", "--api-server-count 3"),
+    ("-v", "--verbose"),
+    ("--device cuda", "--provider cuda"),
+    ("--enable-thinking", '--default-chat-template-kwargs={"enable_thinking":true}'),
+    ("--no-enable-thinking", '--default-chat-template-kwargs={"enable_thinking":false}'),
+    ('--additional-config={"threads":3}', "--threads 3"),
+    ("--guided-decoding-backend guidance", "--structured-outputs-config.backend guidance"),
+    (
+        "--guided-decoding-disable-any-whitespace",
+        "--structured-outputs-config.disable_any_whitespace true",
+    ),
+    (
+        "--guided-decoding-disable-additional-properties",
+        "--structured-outputs-config.disable_additional_properties true",
+    ),
+    ("--max_num_seqs 3", "--max-num-seqs 3"),
+    ("--max-num-seq 3", "--max-num-seqs 3"),
+    ("--max-num-batched-tokens 1k", "--max-num-batched-tokens 1000"),
+    ("--max-num-batched-tokens 1K", "--max-num-batched-tokens 1024"),
+    ("--log-config-file {json}", "--logging-config.pylogging_config_file {json}"),
+    ("VLLM_API_KEY=k", "--api-key k"),
+    ("VLLM_CPU_KVCACHE_SPACE=1", "--kv-cache-memory-bytes 1G"),
+    ("VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1", "--enable-scale-out"),
+    ("VLLM_ENFORCE_STRICT_TOOL_CALLING=1", "--tool-strict-level parameter"),
+    ("VLLM_LOGGING_LEVEL=error", "--logging-config.log_level error"),
+    ("VLLM_LOGGING_CONFIG_PATH={json}", "--log-config-file {json}"),
+    ("VT_ENABLE_JUMP_FORWARD=1", "--enable-jump-forward"),
+]
+"""Two ways to ask for the same; VARIABLE=value is set, anything else typed."""
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +244,58 @@ def effective(tokens, env=None):
     tree = msgspec.to_builtins(plan(tokens, env))
     del tree["notices"]
     return tree
+
+
+def changed(tokens, beside=(), env=None):
+    """The members of the plan that a command line changes."""
+    found = set()
+
+    def compare(one, other):
+        for name in one.__struct_fields__:
+            left, right = getattr(one, name), getattr(other, name)
+            if isinstance(left, msgspec.Struct) and type(left) is type(right):
+                compare(left, right)
+            elif left != right and name != "notices":
+                found.add(name)
+
+    compare(plan(beside), plan([*tokens, *beside], env))
+    return found
+
+
+@cache
+def functions(file):
+    """Names of the tests of a file below tests/."""
+    tree = ast.parse((TESTS / file).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def seen_by(node):
+    """The text of the file that holds a test.
+
+    Raises:
+        AssertionError: there is no such test.
+    """
+    file, _, name = node.partition("::")
+    assert (TESTS / file).is_file(), f"{node}: there is no such file"
+    assert name.startswith("test_"), f"{node} is no test"
+    assert name in functions(file), f"{node}: there is no such test"
+    return (TESTS / file).read_text()
+
+
+@cache
+def read_members():
+    """Names of members that some part of the program reads, the command line's own parts left out
+    that put the configuration together."""
+    commands = ROOT / "src" / "ortloom" / "commands"
+    files = [path for part in ("server", "runtime") for path in (ROOT / part).rglob("*.py")]
+    files += [path for path in (ROOT / "src" / "ortloom").glob("*.py") if path.stem != "config"]
+    files += [commands / f"{name}.py" for name in ("serve", "model_files", "model_options")]
+    return {
+        node.attr
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
 
 
 def failure(tokens):
@@ -316,6 +421,7 @@ def test_a_flag_asked_for_something_else_is_not_ignored(name, files):
             plan(tokens)
         assert caught.value.exit_code == 2
         assert refused_as(flag) in str(caught.value)
+        assert TABLE.reason(flag) in str(caught.value)
         return
     if flag.class_ in ("inert", "notice"):
         before = [*plan(beside).notices, f"{name} is deprecated: use {flag.instead}"]
@@ -331,6 +437,61 @@ def test_a_flag_asked_for_something_else_is_not_ignored(name, files):
         assert failure(tokens) is None
         return
     assert effective(tokens) != effective(beside), "it works and changes nothing"
+
+
+# ---- what a flag that works does
+
+
+def test_the_tests_are_those_of_the_flags_that_work():
+    assert set(SEEN["flags"]) == set(WORKS)
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_a_flag_that_works_has_a_test_that_sees_what_it_does(name, files):
+    text = seen_by(SEEN["flags"][name])
+    words_of_it = {name, TABLE.by_name(name).negative or name}
+    if name not in ELSEWHERE:
+        beside = words(COMPANIONS.get(name, ""), files)
+        members = changed(asking(name, files), beside)
+        words_of_it |= members
+        assert members <= read_members(), "nothing reads what it sets"
+    named = any(word in text for word in words_of_it)
+    assert named, f"{SEEN['flags'][name]} speaks of none of {sorted(words_of_it)}"
+
+
+def test_every_setting_is_read_somewhere():
+    parts = [part for part in vars(configuration).values() if isinstance(part, type)]
+    members = {
+        name
+        for part in parts
+        if issubclass(part, msgspec.Struct) and part.__module__ == configuration.__name__
+        for name in part.__struct_fields__
+    }
+    assert len(members) > 100
+    assert members - read_members() == set()
+
+
+def test_the_walk_notices_a_test_that_is_gone():
+    with pytest.raises(AssertionError, match="no such test"):
+        seen_by("cli/test_flag_walk.py::test_nothing_of_the_kind")
+    with pytest.raises(AssertionError, match="no such file"):
+        seen_by("cli/test_gone.py::test_x")
+    assert "limit_mm_per_prompt" not in read_members()
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_two_ways_to_ask_for_the_same(one, other, files):
+    made = []
+    for text in (one, other):
+        variable, equals, value = text.partition("=")
+        if equals and not variable.startswith("-"):
+            tree = effective([], {variable: files.get(value, value)})
+        else:
+            tree = effective(words(text, files))
+        del tree["config"]["structured_outputs"]["load_early"]
+        made.append(tree)
+    assert made[0] == made[1]
+    assert made[0] != effective([]) or one == "--disable-log-requests"
 
 
 def test_what_is_shown_elsewhere_is_not_shown_here():
@@ -391,42 +552,54 @@ SETTINGS = {
     "VLLM_CACHE_ROOT": (None, ""),
     "VLLM_DISABLE_LOG_LOGO": (None, ""),
     "VLLM_USE_MODELSCOPE": (None, ""),
-    "VLLM_API_KEY": ("k", ""),
-    "VLLM_LOGGING_PREFIX": ("x ", ""),
-    "VLLM_CONFIGURE_LOGGING": ("0", ""),
-    "VLLM_LOGGING_COLOR": ("1", ""),
     "VLLM_LOGGING_CONFIG_PATH": (None, ""),
+    "VLLM_CONFIGURE_LOGGING": ("0", ""),
 }
-"""Variable -> a value, and flags beside it; None = shown by a test of its own."""
+"""Variable -> a value that is not 7 or 1, and flags beside it; None = it leaves no trace in the
+configuration of `m`, or depends on the machine."""
 
 OUTSIDE = {
     "HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN",
     "VT_CPU_MATMUL_TIER", "VT_CPU_Q8_DOT", "VT_CPU_QUANT_MMLA", "VT_CPU_QUANT_REPACK",
-    "VT_ENABLE_JUMP_FORWARD",
 }  # fmt: skip
-"""Read by the hub's library, by the op library, or where they take effect."""
+"""Read by the hub's library and by the op library."""
+
+VARIABLES = FACTS["environment"]
 
 
-def _unknown(name):
-    try:
-        return read_environment({name: "1"}).unknown
-    except ConfigError:
-        return ()  # known, and not this value
+def test_each_variable_has_a_test_or_does_nothing():
+    assert set(SEEN["environment"]) == set(VARIABLES) - NOT_YET
 
 
-@pytest.mark.parametrize("name", FACTS["environment"])
+@pytest.mark.parametrize("name", VARIABLES)
 def test_a_variable_takes_effect_or_a_line_says_that_it_does_not(name):
-    if name in OUTSIDE or name in TRUE_ANYWAY:
-        return
-    value, flags = SETTINGS.get(name, ("7", ""))
     if name in NOT_YET:
-        assert read_environment({name: "1"}).without_effect == (name,)
+        env = {name: "1"}
+        assert read_environment(env).without_effect == (name,)
+        assert effective([], env) == effective([])
         return
-    assert name not in _unknown(name)
-    if value is None:
+    text = seen_by(SEEN["environment"][name])
+    if name in TRUE_ANYWAY:
+        assert read_environment({name: "1"}).unknown == ()
+        assert effective([], {name: "1"}) == effective([])
         return
-    try:
-        changed = effective(flags.split(), {name: value})
-    except ConfigError:  # a switch
-        changed = effective(flags.split(), {name: "1"})
-    assert changed != effective(flags.split())
+    words_of_it = {name}
+    value, beside = SETTINGS.get(name, ("7", ""))
+    if name not in OUTSIDE and value is not None:
+        try:
+            read_environment({name: value})
+        except ConfigError:  # a switch
+            value = "1"
+        assert read_environment({name: value}).unknown == ()
+        members = changed([], beside.split(), {name: value})
+        assert members, "it works and changes nothing"
+        assert members <= read_members(), "nothing reads what it sets"
+        words_of_it |= members
+    named = any(word in text for word in words_of_it)
+    assert named, f"{SEEN['environment'][name]} speaks of none of {sorted(words_of_it)}"
+
+
+@pytest.mark.parametrize("name", sorted(CLIENT_SIDE))
+def test_what_clients_read_is_neither_unknown_nor_read(name):
+    assert read_environment({name: "1"}).unknown == ()
+    assert effective([], {name: "1"}) == effective([])

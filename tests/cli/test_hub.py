@@ -1,5 +1,8 @@
 """Models and tokenizers from a hub: a stand-in on loopback, the real client library."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,22 @@ def test_a_tokenizer_of_its_own_comes_from_the_hub_too(hub, exported, tmp_path):
     assert names(Path(config.model.tokenizer)) == ["tokenizer.json"]
 
 
+def test_the_tokenizer_may_be_of_another_revision_than_the_model(hub, exported, tmp_path):
+    config = start(
+        "owner/model",
+        "--tokenizer-revision",
+        "v1",
+        "--revision",
+        "main",
+        "--download-dir",
+        tmp_path,
+    )
+    ((source, _, _, _),) = exported
+    assert str(source).endswith(MAIN)
+    assert config.model.tokenizer.endswith(OLD)
+    assert start("owner/model", "--download-dir", tmp_path).model.tokenizer is None
+
+
 def test_a_local_path_goes_before_the_hub(hub, exported, tmp_path, monkeypatch):
     (tmp_path / "owner" / "model").mkdir(parents=True)
     (tmp_path / "owner" / "model" / "config.json").write_text("{}")
@@ -134,6 +153,38 @@ def test_what_is_cached_needs_no_hub(hub, tmp_path):
     assert lines[0] == "looking for owner/model, revision v1 in the hub and its cache"
     with pytest.raises(ManifestError, match="cannot be fetched"):
         fetch("owner/other", None, access, lines.append)
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from ortloom.errors import ManifestError
+from ortloom.hub import HubAccess, fetch
+try:
+    fetch(sys.argv[1], None, HubAccess(bundles=Path(sys.argv[2])), print)
+except ManifestError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_the_variables_of_the_hub_are_its_own(hub, tmp_path):
+    """HF_HOME is where files are kept, HF_TOKEN opens a private model, HF_HUB_OFFLINE asks no hub;
+    the hub's library reads them when it is loaded."""
+    hub.token = "secret"
+
+    def run(model, **variables):
+        env = {**os.environ, "HF_HOME": str(tmp_path / "home"), **variables}
+        command = [sys.executable, "-c", FETCH, model, str(tmp_path)]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    assert "token may not see it" in run("owner/model").stderr
+    done = run("owner/model", HF_TOKEN="secret")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "home").rglob("model.safetensors"))
+    asked = len(hub.requests)
+    assert run("owner/model", HF_HUB_OFFLINE="1").returncode == 0
+    assert run("owner/other", HF_HUB_OFFLINE="1").returncode != 0
+    assert len(hub.requests) == asked
 
 
 def test_gguf_files_are_fetched_where_there_is_one_and_nothing_else(hub, tmp_path):

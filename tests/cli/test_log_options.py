@@ -184,3 +184,22 @@ def test_prefix_colour_and_hands_off():
     assert "\x1b" not in err
     _, err = run(LogConfig(configure=False), SPEAK)
     assert err == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "env", "least"),
+    [
+        ((), {}, "info"),
+        (("--log-level", "DEBUG"), {}, "debug"),
+        (("-v",), {}, "debug"),
+        (("--uvicorn-log-level", "trace"), {}, "debug"),
+        (("--uvicorn-log-level", "error"), {}, "error"),
+        (("--logging-config.log_level", "error"), {}, "error"),
+        ((), {"VLLM_LOGGING_LEVEL": "warning"}, "warning"),
+    ],
+)
+def test_the_level_decides_which_lines_there_are(tokens, env, least):
+    levels = ("debug", "info", "warning", "error")
+    code = "".join(f"logging.getLogger('ortloom.x').{name}('{name}'); " for name in levels)
+    _, err = run(log(*tokens, **env), code)
+    assert [line.split()[-1] for line in err.splitlines()] == list(levels[levels.index(least) :])

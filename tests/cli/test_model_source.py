@@ -79,6 +79,20 @@ def test_a_finished_bundle_refuses_what_only_an_export_can_do(tmp_path, tokens, 
     assert caught.value.exit_code == 2
 
 
+def test_what_names_no_other_form_of_what_is_there_is_told(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text("{}")
+    tokens = ["--load-format", "gguf", "--revision", "v1", "--tokenizer-revision", "v2"]
+    with_bundle(plan(tmp_path, *tokens))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].split()[0] for line in lines] == [
+        "--revision",
+        "--tokenizer-revision",
+        "--load-format",
+    ]
+    with_bundle(plan(tmp_path))
+    assert capsys.readouterr().err == ""
+
+
 def test_the_format_named_must_be_that_of_the_files(checkpoint, exported, tmp_path):
     with pytest.raises(ConfigError, match="no GGUF model"):
         with_bundle(plan(checkpoint, "--load-format", "gguf"))
@@ -148,18 +162,23 @@ def test_a_tokenizer_config_of_its_own(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "limits"),
+    ("tokens", "told"),
     [
-        ('{"image": 16}', {"image": 16}),
-        ('{"images": 2, "video": {"count": 5, "width": 9}}', {"image": 2, "video": 5}),
-        ('{"audio": {"length": 9}}', {"audio": 999}),
+        (["--limit-mm-per-prompt.image", "16"], "0 of image, "),
+        (["--limit-mm-per-prompt", '{"images": 2, "video": {"count": 5, "width": 9}}'], "video"),
+        (["--limit-mm-per-prompt", '{"audio": {"length": 9}}'], "0 of audio, "),
+        (["--limit-mm-per-prompt", '{"audio": 0}'], None),
+        (["--language-model-only"], None),
+        (["--language-model-only", "--limit-mm-per-prompt.image", "3"], None),
     ],
 )
-def test_media_limits(value, limits):
-    got = plan("m", "--limit-mm-per-prompt", value).config.front.limit_mm_per_prompt
-    assert got == limits
-    none = plan("m", "--language-model-only").config.front.limit_mm_per_prompt
-    assert none == {"image": 0, "video": 0, "audio": 0}
+def test_media_that_are_allowed_and_cannot_be_had_are_told(tokens, told):
+    notices = plan("m", *tokens).notices
+    if told is None:
+        assert notices == ()
+    else:
+        (line,) = notices
+        assert told in line
 
 
 @pytest.mark.parametrize(
@@ -218,25 +237,38 @@ def test_dummy_values_do_not_depend_on_how_they_are_read(checkpoint):
     assert source.rows("model.norm.weight", 3, 5).tolist() == [1.0, 1.0]
 
 
-def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint, tmp_path):
+def test_a_model_without_weights_is_served_from_config_and_tokenizer(checkpoint, tmp_path, capsys):
+    """--load-format dummy: by the server's engine, and by the benchmarks as they are published."""
+    from ortloom.commands.bench import latency, throughput
     from ortloom.runtime.llm import LLM
 
     (checkpoint / "model.safetensors").unlink()
     tokens = ["--load-format", "dummy", "--bundle-cache", tmp_path / "cache", "--threads", "1"]
     tokens += ["--hf-overrides.max_position_embeddings=128", "--rope-theta", "5000"]
+    tokens += ["--rope-scaling", '{"rope_type": "linear", "factor": 2.0}', "--dtype", "bfloat16"]
     config = with_bundle(plan(checkpoint, *tokens))
     manifest = Manifest.load(Path(config.model.bundle))
     assert manifest.source.format == "dummy"
     assert manifest.architecture.max_position_embeddings == 128
     assert manifest.architecture.rope.theta == 5000.0
+    assert manifest.architecture.rope.type == "linear"
+    assert manifest.dtypes.weights == "bfloat16"
     again = with_bundle(plan(checkpoint, *tokens))
     assert again.model.bundle == config.model.bundle
     with LLM.from_config(config) as llm:
         (reply,) = llm.generate(["abc"])
         assert len(reply.outputs[0].token_ids) >= 1
+    lengths = ["--input-len", "4", "--output-len", "2", "--num-gpu-blocks-override", "64"]
+    line = ["--model", *map(str, [checkpoint, *tokens]), *lengths]
+    assert latency.run([*line, "--batch-size=2", "--num-iters=1", "--num-iters-warmup=1"]) == 0
+    assert "Avg latency: " in capsys.readouterr().out
+    assert throughput.run([*line, "--num-prompts", "2"]) == 0
+    assert "Total num output tokens:  4" in capsys.readouterr().out
 
 
 def test_a_context_without_windows_ends_where_the_window_does():
+    """--disable-sliding-window"""
+
     def manifest(*windows):
         groups = [
             KVGroup(id=i, layers=(i,), kv_heads=1, head_dim_k=8, head_dim_v=8, window=window)

@@ -67,6 +67,32 @@ def test_jump_forward_can_be_switched_off():
     assert not config("--disable-jump-forward").jump_forward
 
 
+@pytest.mark.parametrize(
+    ("value", "tokens", "jump", "lines"),
+    [
+        ("1", (), True, 0),
+        ("on", (), True, 0),
+        ("false", (), False, 0),
+        ("", ("--enable-jump-forward",), True, 0),
+        ("0", ("--enable-jump-forward",), False, 1),
+        ("1", ("--disable-jump-forward",), True, 1),
+        ("1", ("--enable-jump-forward",), True, 0),
+    ],
+)
+def test_the_variable_wins_over_the_flag_and_says_so(value, tokens, jump, lines):
+    env = read_environment({"VT_ENABLE_JUMP_FORWARD": value})
+    made = make_plan(["m", *tokens], env, TABLE)[1]
+    assert made.config.structured_outputs.jump_forward == jump
+    assert made.config.structured_outputs.load_early == jump
+    assert len(made.notices) == lines
+    assert all("VT_ENABLE_JUMP_FORWARD wins over the flag" in line for line in made.notices)
+
+
+def test_other_words_of_the_variable_are_refused():
+    with pytest.raises(ConfigError, match="VT_ENABLE_JUMP_FORWARD"):
+        read_environment({"VT_ENABLE_JUMP_FORWARD": "perhaps"})
+
+
 @pytest.mark.parametrize("key", ["disable_fallback", "enable_in_reasoning"])
 def test_keys_without_effect_say_so(key):
     (line,) = plan(f"{CONFIG}.{key}", "true").notices

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -230,36 +229,47 @@ def assert_detail(page, ids):
         assert entry["rank"] == 1 + mask.index(entry["token_id"])  # temperature keeps the order
 
 
-LINES = [
-    (["--enable-scale-out"], None),
-    (
-        ["--enable-scale-out", "--speculative-config", '{"method": "mtp", "model": "drafter", '
-         '"num_speculative_tokens": 6}', "--per-request-spec-decode-metrics", "detailed"],
-        "speculative decoding",
+QWEN = ("Qwen/Qwen3.5-0.8B", "--revision", "2fc06364715b967f1860aea9cf38778875588b17")
+GEMMA = ("google/gemma-4-E2B-it", "--revision", "3e22461f65e89153144f8adb70e3b8c2cc9845a7")
+DRAFTER = {
+    "method": "mtp",
+    "model": "google/gemma-4-E2B-it-assistant",
+    "revision": "2d874ef7d29f9a30599a1e4b3c1cbc9595f005df",
+    "num_speculative_tokens": 6,
+}
+DETAILED = ("--per-request-spec-decode-metrics", "detailed")
+MASKS = ("--return-sampling-mask", "--logprobs-mode", "processed_logprobs")
+OWN_LAYER = {"method": "mtp", "num_speculative_tokens": 2}
+
+LINES = {
+    "scale out": ((*QWEN, "--enable-scale-out"), None),
+    "drafter": (
+        (*GEMMA, "--enable-scale-out", "--speculative-config", json.dumps(DRAFTER), *DETAILED),
+        "speculative decoding is not built",
     ),
-    (
-        ["--enable-scale-out", "--speculative-config", '{"method": "mtp", '
-         '"num_speculative_tokens": 2}', "--per-request-spec-decode-metrics", "detailed"],
-        "speculative decoding",
+    "own layer": (
+        (*QWEN, "--enable-scale-out", "--speculative-config", json.dumps(OWN_LAYER), *DETAILED),
+        "speculative decoding is not built",
     ),
-    (
-        ["--enable-scale-out", "--return-sampling-mask", "--logprobs-mode", "processed_logprobs"],
-        None,
-    ),
-]  # fmt: skip
+    "masks": ((*QWEN, "--enable-scale-out", *MASKS), None),
+}
+"""The four command lines of the page, word for word, and the part that is missing for one."""
 
 
-@pytest.mark.parametrize(("flags", "missing"), LINES)
-def test_the_command_lines_parse_or_name_what_is_missing(tmp_path, flags, missing):
-    """A model that is not there is only looked for once every flag was taken."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    gone = str(Path(tmp_path) / "none")
-    done = served.run_cli("serve", gone, *flags, env=environment)
+@pytest.mark.parametrize("line", LINES)
+def test_the_command_lines_parse_or_name_what_is_missing(tmp_path, line):
+    """Without a network: the model is only looked for once every flag was taken."""
+    words, missing = LINES[line]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path)}
+    done = served.run_cli("serve", *words, env={**environment, "HF_HUB_OFFLINE": "1"})
     if missing is None:
-        assert "does not exist" in done.stderr
+        assert f"revision '{words[2]}', is no path on this machine" in done.stderr
+        assert "the hub cannot be reached" in done.stderr
         assert done.returncode == 1
     else:
-        assert missing in done.stderr
+        assert f"argument --speculative-config: known, but not in this build yet: {missing}" in (
+            done.stderr
+        )
         assert done.returncode == 2
 
 

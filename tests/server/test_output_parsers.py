@@ -70,6 +70,13 @@ def test_a_plugin_adds_names(tmp_path):
     )
     chosen = load(tool_call_parser="plugged", tool_parser_plugin=str(file))
     assert chosen.tool.__name__ == "Plugged"
+    thinking = tmp_path / "thinking.py"
+    thinking.write_text(
+        "from ortloom.models.reasoning_parsers.registry import reasoning_parser, register\n"
+        "register('pondering', type('Pondering', (reasoning_parser('qwen3'),), {}))\n"
+    )
+    chosen = load(reasoning_parser="pondering", reasoning_parser_plugin=str(thinking))
+    assert chosen.reasoning.__name__ == "Pondering"
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")
     with pytest.raises(ConfigError, match=r"--reasoning-parser-plugin.*ZeroDivisionError"):
@@ -96,7 +103,8 @@ def test_a_closing_sentence_must_hold_the_end():
 
 
 def test_strict_calls_need_a_format_that_can_be_enforced():
-    assert load(tool_call_parser="hermes", tool_strict_level="function").form is not None
+    chosen = load(tool_call_parser="hermes", tool_strict_level="function")
+    assert (chosen.form is not None, chosen.strict) == (True, "function")
     with pytest.raises(ConfigError, match=r"--tool-strict-level.*hermes"):
         load(tool_call_parser="pythonic", tool_strict_level="function")
 

@@ -9,9 +9,10 @@ from typing import TypeVar
 import msgspec
 
 from ortloom.commands.arguments import Arguments
+from ortloom.commands.idle_flags import idle_flags
 from ortloom.commands.kv_options import check_scales, kv_events
 from ortloom.commands.log_options import log_config
-from ortloom.commands.media_limits import media_limits
+from ortloom.commands.media_limits import check_media_limits
 from ortloom.commands.metrics_options import metrics_config
 from ortloom.commands.model_options import SourcePlan, source_plan
 from ortloom.commands.parser_settings import parser_settings
@@ -45,6 +46,19 @@ _DTYPES = {
 """vLLM's names of `--dtype` → the exporter's."""
 
 
+OTHER_QUANTIZATIONS = frozenset(
+    {
+        *("auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors"),
+        *("deepseek_v4_fp8", "experts_int8", "fbgemm_fp8", "fp8", "fp8_per_block"),
+        *("fp8_per_channel", "fp8_per_tensor", "fp_quant", "gguf", "gpt_oss_mxfp4", "gptq"),
+        *("gptq_marlin", "humming", "inc", "int8_per_channel_weight_only", "modelopt"),
+        *("modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8"),
+        *("nvfp4_per_token", "online", "quark", "torchao"),
+    }
+)
+"""Values of --quantization elsewhere."""
+
+
 class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What `ortloom serve` was asked for. `quant` and `dtype` None = not asked; `bundle_cache`
     None = the per-user cache. `notices` are lines to print before start."""
@@ -71,16 +85,18 @@ def build_plan(args: Arguments, env: Environment, usage: str = "ortloom serve MO
     read = _Reader(args)
     notices: list[str] = []
     model = _model_name(args, usage)
+    check_media_limits(read, notices)
+    notices += idle_flags(args, env)
     config = Config(
         model=_model(read, model),
         cache=_cache(read, env, notices),
         scheduler=scheduler_config(read, env, notices),
-        structured_outputs=structured_outputs(args, notices),
+        structured_outputs=structured_outputs(args, env, notices),
         provider=provider_config(read, env, notices),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),
         metrics=metrics_config(args, env),
-        profiler=profiler_config(args),
+        profiler=profiler_config(args, notices),
         traces=trace_config(args),
     )
     cache = read.maybe("--bundle-cache", str)
@@ -235,7 +251,6 @@ def _front(read: _Reader, env: Environment, notices: list[str]) -> FrontConfig:
         any_model_name=env.any_model_name,
         keep_alive_timeout=_default(env.keep_alive_timeout, base.keep_alive_timeout),
         renderer_workers=read.whole("--renderer-num-workers", 1, MAX_THREADS) or 1,
-        limit_mm_per_prompt=media_limits(read),
         max_n=_default(env.max_n, base.max_n),
         max_prompts=_default(env.max_prompts, base.max_prompts),
         max_stop_strings=_default(env.max_stop_strings, base.max_stop_strings),
@@ -281,10 +296,10 @@ def _quant(read: _Reader) -> str | None:
     quant = read.maybe("--quant", str)
     alias = read.maybe("--quantization", str)
     if alias is not None and alias not in ("int4", "int8", "keep"):
-        raise ConfigError(
-            f"argument --quantization: known, but not in this build yet: '{alias}' "
-            "(checkpoints are exported as int4, int8, keep or unquantised)"
-        )
+        kept = "checkpoints are exported as int4, int8, keep or unquantised"
+        if alias in OTHER_QUANTIZATIONS:
+            raise ConfigError(f"argument --quantization: '{alias}' cannot be had here: {kept}")
+        raise ConfigError(f"argument --quantization: invalid choice: '{alias}' ({kept})")
     return quant or alias
 
 

@@ -1,7 +1,7 @@
 """--limit-mm-per-prompt and --language-model-only: how many media items a prompt may have.
 
-This build takes no media at all, so every limit is as good as 0 here; the values are checked, so
-that a command line that works elsewhere is either right or refused.
+This build takes no media at all, so every limit is as good as 0 here. The values are checked, so
+that a command line that works elsewhere is either right or refused, and who allows media is told.
 """
 
 from ortloom.commands.reader import Reader
@@ -17,8 +17,15 @@ OPTIONS = {
 """Members of the object form of each kind."""
 
 
-def media_limits(read: Reader) -> dict[str, int]:
-    """Most items of each kind that is named; all kinds at 0 with --language-model-only.
+def check_media_limits(read: Reader, notices: list[str]) -> dict[str, int]:
+    """Check the limits.
+
+    Args:
+        read: the flags.
+        notices: lines to print before start; one is added where a limit allows media.
+
+    Returns:
+        Most items of each kind that is named; all kinds at 0 with --language-model-only.
 
     Raises:
         ConfigError: an unknown kind or option, or a number that is none or below 0.
@@ -34,6 +41,12 @@ def media_limits(read: Reader) -> dict[str, int]:
         limits[kind] = _count(kind, asked)
     if read.get("--language-model-only", bool, False):
         limits = dict.fromkeys(KINDS, 0)
+    allowed = [kind for kind in KINDS if limits.get(kind)]
+    if allowed:
+        notices.append(
+            "--limit-mm-per-prompt: this build takes text only, so a prompt may have 0 of "
+            f"{', '.join(allowed)}, whatever is allowed here"
+        )
     return limits
 
 

@@ -26,6 +26,7 @@ def with_bundle(plan: ServePlan) -> Config:
     if not model.exists() and is_hub_id(plan.config.model.bundle):
         fetched = _fetched(plan)
         model = fetched.folder
+    _tell_of_revisions(plan)
     if (model / "manifest.json").is_file():
         _check_bundle_fits(model, plan)
         bundle = model
@@ -60,18 +61,39 @@ def _fetched(plan: ServePlan) -> HubModel:
     )
 
 
-def _tokenizer(plan: ServePlan) -> str | None:
-    """The folder of --tokenizer; None = the bundle's own."""
+def _tell_of_revisions(plan: ServePlan) -> None:
+    """Print a line for a revision of what is on this machine, where there is but one."""
     source = plan.source
-    if source.tokenizer is None:
+    tokenizer = source.tokenizer or plan.config.model.bundle
+    for flag, revision, name in (
+        ("--revision", source.revision, plan.config.model.bundle),
+        ("--tokenizer-revision", source.tokenizer_revision, tokenizer),
+    ):
+        if revision is not None and Path(name).expanduser().exists():
+            say(f"warning: {flag} {revision}: '{name}' is on this machine and taken as it is")
+
+
+def _is_local(name: str) -> bool:
+    return Path(name).expanduser().exists() or not is_hub_id(name)
+
+
+def _tokenizer(plan: ServePlan) -> str | None:
+    """The folder of --tokenizer, or of the model's own in another revision; None = the bundle's
+    own."""
+    source = plan.source
+    name = source.tokenizer
+    if name is None and source.tokenizer_revision is not None:
+        model = plan.config.model.bundle
+        name = None if _is_local(model) else model
+    if name is None:
         return None
-    folder = Path(source.tokenizer).expanduser()
-    if not folder.exists() and is_hub_id(source.tokenizer):
+    folder = Path(name).expanduser()
+    if not _is_local(name):
         revision = source.tokenizer_revision
         access = _access(source, plan.bundle_cache)
-        folder = fetch(source.tokenizer, revision, access, say, TOKENIZER_FILES).folder
+        folder = fetch(name, revision, access, say, TOKENIZER_FILES).folder
     if not (folder / "tokenizer.json").is_file():
-        raise ManifestError(f"argument --tokenizer: '{source.tokenizer}' has no tokenizer.json")
+        raise ManifestError(f"argument --tokenizer: '{name}' has no tokenizer.json")
     return str(folder)
 
 
@@ -151,6 +173,11 @@ def _check_bundle_fits(bundle: Path, plan: ServePlan) -> None:
         raise ConfigError(
             f"argument {changing}: '{bundle}' is a finished bundle, whose graph and weights are "
             "fixed; name the checkpoint, which is then exported with it"
+        )
+    if plan.source.load_format in ("safetensors", "gguf"):
+        say(
+            f"warning: --load-format {plan.source.load_format}: '{bundle}' is a finished bundle, "
+            "whose weights are mapped as they are"
         )
     if plan.quant is None and plan.dtype is None:
         return

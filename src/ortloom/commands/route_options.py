@@ -35,9 +35,23 @@ def without_engine(config: Config) -> Config:
 PROFILERS = ("torch", "python")
 """Both give a profile of the engine's Python calls: there is no torch here to ask."""
 
+TORCH_OPTIONS = (
+    "torch_profiler_dump_cuda_time_total",
+    "torch_profiler_record_shapes",
+    "torch_profiler_use_gzip",
+    "torch_profiler_with_flops",
+    "torch_profiler_with_memory",
+    "torch_profiler_with_stack",
+)
+"""Members of --profiler-config that say how torch profiles."""
 
-def profiler_config(args: Arguments) -> ProfilerConfig:
+
+def profiler_config(args: Arguments, notices: list[str] | None = None) -> ProfilerConfig:
     """Where --profiler-config wants profiles.
+
+    Args:
+        args: parsed.
+        notices: lines to print before start; one is added for options that do nothing here.
 
     Raises:
         ConfigError: not an object, another profiler, or no folder.
@@ -56,9 +70,14 @@ def profiler_config(args: Arguments) -> ProfilerConfig:
     folder = given.get("torch_profiler_dir", given.get("dir"))
     if not isinstance(folder, str) or not folder:
         raise ConfigError(f"{name}: dir (or torch_profiler_dir) must name a folder")
-    unknown = [
-        key for key in given if key not in ("profiler", "dir") and not key.startswith("torch_")
-    ]
+    known = ("profiler", "dir", "torch_profiler_dir", *TORCH_OPTIONS)
+    unknown = [key for key in given if key not in known]
     if unknown:
         raise ConfigError(f"{name}: unknown key '{unknown[0]}'")
+    idle = [key for key in given if key in TORCH_OPTIONS]
+    if idle and notices is not None:
+        notices.append(
+            f"--profiler-config: {', '.join(idle)} does nothing here: profiles are of the engine's "
+            "Python calls"
+        )
     return ProfilerConfig(folder=folder)

@@ -18,17 +18,20 @@ from ortloom.batch.metrics_port import MetricsPort
 from ortloom.batch.places import check_writable, read_place, write_place
 from ortloom.bench.http_client import HttpClient
 from ortloom.bench.progress import Progress
+from ortloom.commands.additional_config import expand_additional_config
 from ortloom.commands.arguments import Arguments
 from ortloom.commands.configuration import ServePlan, build_plan
 from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
+from ortloom.commands.environment_lines import warn_about_environment
 from ortloom.commands.help_text import help_text
 from ortloom.commands.model_files import with_bundle
 from ortloom.commands.serve import help_request, parse, show_help
+from ortloom.commands.structured_outputs import with_reasoning_flags
 from ortloom.config import Config
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
-from ortloom.flags import GROUPS, FlagTable, flag_table
+from ortloom.flags import GROUPS, FlagTable, flag_table, named_by_option
 from ortloom.log_setup import set_up_logging
 from ortloom.logs import say
 from ortloom.process_title import blank_arguments
@@ -65,7 +68,7 @@ def batch_table() -> FlagTable:
     )
     taken = {flag.name for flag in own.flags} | _SERVER_ONLY
     rest = tuple(flag for flag in flag_table().flags if flag.name not in taken)
-    return FlagTable(flag_table().reasons, (*own.flags, *rest))
+    return FlagTable(flag_table().reasons, (*own.flags, *map(named_by_option, rest)))
 
 
 def run(tokens: list[str]) -> int:
@@ -80,13 +83,16 @@ def run(tokens: list[str]) -> int:
     if word is not None:
         show_help(help_text(word or None, table, _GROUPS, _USAGE, _ABOUT), paged=word == "page")
         return 0
-    args = parse(tokens, table)
+    args = with_reasoning_flags(parse(tokens, table), table)
+    expand_additional_config(args, table)
     token = args.get("--hf-token")
     blank_arguments([token] if isinstance(token, str) else [])
     batch = _batch(args)
     check_contradictions(_engine_only(args))
     notices = [*args.warnings, *apply_dialect(args, table)]
-    plan = build_plan(_engine_only(args), read_environment(), "ortloom run-batch --model MODEL")
+    env = read_environment()
+    warn_about_environment(env, args)
+    plan = build_plan(_engine_only(args), env, "ortloom run-batch --model MODEL")
     for line in (*notices, *plan.notices):
         say(f"warning: {line}")
     requests = parse_lines(read_place(batch.input))  # before anything is loaded

@@ -22,6 +22,11 @@ def scheduler_config(read: Reader, env: Environment, notices: list[str]) -> Sche
             "argument --preemption-mode: 'swap' cannot be had here: there is no swap space for "
             "KV blocks; preempted requests recompute (recompute)"
         )
+    if read.maybe("--disable-hybrid-kv-cache-manager", bool) is False:
+        notices.append(
+            "--no-disable-hybrid-kv-cache-manager: all kinds of layers share one KV layout here, "
+            "with this flag and without"
+        )
     threshold = read.whole("--long-prefill-token-threshold", 0) or 0
     partial = read.whole("--max-num-partial-prefills", 1) or 1
     adaptive = read.get("--long-prefill-token-threshold-adaptive", bool, False)

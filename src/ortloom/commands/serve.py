@@ -18,11 +18,11 @@ from ortloom.commands.config_file import config_tokens, split_config
 from ortloom.commands.configuration import ServePlan, build_plan
 from ortloom.commands.contradictions import check_contradictions
 from ortloom.commands.dialect import apply_dialect
+from ortloom.commands.environment_lines import warn_about_environment
 from ortloom.commands.model_files import with_bundle
 from ortloom.commands.route_options import without_engine
 from ortloom.commands.structured_outputs import with_reasoning_flags
 from ortloom.environment import Environment, read_environment
-from ortloom.errors import ConfigError
 from ortloom.flags import FlagTable, flag_table
 from ortloom.logs import say
 from ortloom.process_title import blank_arguments
@@ -61,7 +61,7 @@ def run(
     if render_only:
         plan = msgspec.structs.replace(plan, config=without_engine(plan.config))
     blank_arguments(_secrets(args))
-    _warn_about_environment(env, args)
+    warn_about_environment(env, args)
     if plan.config.front.tls is not None:
         from ortloom.server.tls import server_context
 
@@ -168,15 +168,6 @@ def _secrets(args: Arguments) -> list[str]:
         elif isinstance(value, str):
             values.append(value)
     return values
-
-
-def _warn_about_environment(env: Environment, args: Arguments) -> None:
-    if env.unknown and args.get("--fail-on-environ-validation"):
-        raise ConfigError(f"unknown environment variables: {', '.join(env.unknown)}")
-    for name in env.unknown:
-        say(f"warning: unknown environment variable {name}")
-    for name in env.without_effect:
-        say(f"warning: {name} is set; it is known, but not honoured in this build yet")
 
 
 def _print_start(args: Arguments, plan: ServePlan, env: Environment) -> None:

@@ -343,6 +343,7 @@ def tag_of(request):
     ],
 )
 def test_automatic_calls_are_as_strict_as_asked_for(serve, say, engine, level, strict, schemas):
+    """--tool-strict-level, VLLM_ENFORCE_STRICT_TOOL_CALLING"""
     say("hi")
     form = CallForm("<c>", "<c>NAME ", "</c>")
     parsers = OutputParsers(tool=BracketCalls, auto=True, form=form, strict=level)

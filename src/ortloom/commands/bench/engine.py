@@ -6,7 +6,9 @@ from ortloom.commands.additional_config import expand_additional_config
 from ortloom.commands.bench.options import Options
 from ortloom.commands.configuration import build_plan
 from ortloom.commands.contradictions import check_contradictions
+from ortloom.commands.environment_lines import warn_about_environment
 from ortloom.commands.model_files import with_bundle
+from ortloom.commands.structured_outputs import with_reasoning_flags
 from ortloom.config import Config
 from ortloom.environment import read_environment
 from ortloom.errors import ConfigError
@@ -27,12 +29,15 @@ def engine_config(options: Options, command: str, prefix_caching: bool | None = 
     Raises:
         OrtloomError: a flag is wrong, or the model cannot be used.
     """
-    args = options.args
+    table = flag_table()
+    args = with_reasoning_flags(options.args, table)
     if not args.positionals and not args.get("--model"):
         raise ConfigError(f"no model is named: ortloom bench {command} MODEL")
-    expand_additional_config(args, flag_table())
+    expand_additional_config(args, table)
     check_contradictions(args)
-    plan = build_plan(args, read_environment())
+    env = read_environment()
+    warn_about_environment(env, args)
+    plan = build_plan(args, env)
     for line in plan.notices:
         say(f"warning: {line}")
     config = with_bundle(plan)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ortloom.flags import GROUPS, Flag, FlagTable, flag_table
+from ortloom.flags import GROUPS, Flag, FlagTable, flag_table, named_by_option
 
 Command = Literal["serve", "latency", "throughput", "startup"]
 
@@ -55,7 +55,7 @@ def bench_table(command: Command) -> FlagTable:
 
 def _engine_flags(command: Command) -> tuple[Flag, ...]:
     """A startup takes every flag of the server it starts; the runs in this process have no HTTP."""
-    flags = flag_table().flags
+    flags = tuple(map(named_by_option, flag_table().flags))
     if command == "serve":
         return ()
     if command == "startup":
