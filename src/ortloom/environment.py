@@ -108,6 +108,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     reserved_cpus: int | None = None
     step_timeout: float | None = None
     step_log: bool = False
+    jump_forward: bool | None = None
     allow_long_context: bool = False
     ready_timeout: float | None = None
     outlive_engine: bool = False
@@ -159,6 +160,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         reserved_cpus=_whole(env, "VLLM_CPU_NUM_OF_RESERVED_CPU", 0),
         step_timeout=_number(env, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", 0.0),
         step_log=_switch(env, "VT_ENGINE_STEP_LOG"),
+        jump_forward=_either_way(env, "VT_ENABLE_JUMP_FORWARD"),
         allow_long_context=_switch(env, "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
         ready_timeout=_number(env, "VLLM_ENGINE_READY_TIMEOUT_S", 0.0),
         outlive_engine=_switch(env, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"),
@@ -190,6 +192,11 @@ def _switch(env: Mapping[str, str], name: str) -> bool:
     if text not in ("", "0", "1", "false", "true"):
         raise ConfigError(f"{name}: must be 0 or 1, got '{text}'")
     return text in ("1", "true")
+
+
+def _either_way(env: Mapping[str, str], name: str) -> bool | None:
+    """A switch that may also be off where a flag says on; None = not set."""
+    return _switch(env, name) if env.get(name, "").strip() else None
 
 
 def _number(env: Mapping[str, str], name: str, least: float) -> float | None:

@@ -402,7 +402,6 @@ SETTINGS = {
 OUTSIDE = {
     "HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN",
     "VT_CPU_MATMUL_TIER", "VT_CPU_Q8_DOT", "VT_CPU_QUANT_MMLA", "VT_CPU_QUANT_REPACK",
-    "VT_ENABLE_JUMP_FORWARD",
 }  # fmt: skip
 """Read by the hub's library, by the op library, or where they take effect."""
 

@@ -70,7 +70,7 @@ def build_plan(args: Arguments, env: Environment) -> ServePlan:
         model=_model(read, model),
         cache=_cache(read, env, notices),
         scheduler=scheduler_config(read, env, notices),
-        structured_outputs=structured_outputs(args, notices),
+        structured_outputs=structured_outputs(args, env, notices),
         provider=provider_config(read, env, notices),
         front=_front(read, env, notices),
         log=log_config(args, env, read.whole("--max-log-len", 0)),

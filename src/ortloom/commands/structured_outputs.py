@@ -1,10 +1,11 @@
 """Grammar settings of the command line: `--structured-outputs-config`, its older spellings, and
-`--enable-jump-forward`."""
+`--enable-jump-forward`, which VT_ENABLE_JUMP_FORWARD overrides."""
 
 from typing import Any
 
 from ortloom.commands.arguments import Arguments, Passed
 from ortloom.config import StructuredOutputsConfig
+from ortloom.environment import Environment
 from ortloom.errors import ConfigError
 from ortloom.flags import FlagTable
 from ortloom.runtime.grammars.select import BACKENDS, check_options
@@ -46,11 +47,14 @@ def with_reasoning_flags(args: Arguments, table: FlagTable) -> Arguments:
     return Arguments({**args.passed, **moved, _FLAG: kept}, args.positionals, args.warnings)
 
 
-def structured_outputs(args: Arguments, notices: list[str]) -> StructuredOutputsConfig:
+def structured_outputs(
+    args: Arguments, env: Environment, notices: list[str]
+) -> StructuredOutputsConfig:
     """The settings.
 
     Args:
         args: parsed.
+        env: the environment's values.
         notices: lines to show at start; more are added.
 
     Raises:
@@ -80,6 +84,8 @@ def structured_outputs(args: Arguments, notices: list[str]) -> StructuredOutputs
     if given:
         raise ConfigError(f"argument {_FLAG}: unknown key '{sorted(map(str, given))[0]}'")
     jump = args.get("--enable-jump-forward") is True
+    if env.jump_forward is not None:
+        jump = env.jump_forward
     config = StructuredOutputsConfig(
         backend=chosen,
         disable_any_whitespace=switches["disable_any_whitespace"],
