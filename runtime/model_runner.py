@@ -297,8 +297,8 @@ class ModelRunner:
         self.trim()
 
     def read_ahead(self) -> None:
-        """Read the grammars' tokenizer, unless memory is scarce: it takes some 16 times the size of
-        its file, which a server without constrained requests would have for nothing."""
+        """Read the grammars' tokenizer and start their process, unless memory is scarce: each takes
+        some 16 times the size of the tokenizer's file, for nothing if no request is constrained."""
         if machine.memory_left() > self.kv_cache_bytes + _PLENTY:
             self._grammars.load_quietly()
 

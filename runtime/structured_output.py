@@ -251,9 +251,9 @@ class GrammarCompiler:
         self._engine()
 
     def load_quietly(self) -> None:
-        """Read the byte table, if there is a tokenizer to read it from."""
+        """As `load`, if there is a tokenizer."""
         if self._vocabulary.known:
-            self._engine()
+            self.load()
 
     def validate(self, constraint: StructuredOutput) -> None:
         """Try a constraint out and compile it, so that `start` finds it ready.
