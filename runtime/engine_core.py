@@ -18,6 +18,7 @@ from ortloom.runtime.engine_protocols import Inbox, Outbox, Runner
 from ortloom.runtime.entrance import Entrance
 from ortloom.runtime.external_ids import belonging_to
 from ortloom.runtime.heartbeat import log_step
+from ortloom.runtime.idle_work import IdleWork
 from ortloom.runtime.kv_cache_manager import KVCacheManager
 from ortloom.runtime.kv_events import KVEventLog
 from ortloom.runtime.kv_residency import KVResidency
@@ -121,6 +122,7 @@ class EngineCore:
             engine_pid=os.getpid(),
         )
         self.on_stuck: Callable[[str], None] = log.critical
+        self.idle_work: IdleWork | None = None
         self._step_timeout = sched.step_timeout
         self._heartbeat = sched.step_log
         # A CPU computes with all its cores: there a second thread would only take turns with them.
@@ -161,9 +163,13 @@ class EngineCore:
             self._watchdog.start()
         try:
             while not self._stopping:
+                asked = False
                 for client_id, message in inbox.drain(self._patience()):
+                    asked = True
                     self.apply(client_id, message)
                 self.step()
+                if self.idle_work is not None:
+                    self.idle_work.note(asked or self.scheduler.has_work or self._entrance.busy)
                 # With overlap the next step sends what this one made.
                 if self._overlap is None or not self._was_busy or not self.scheduler.has_work:
                     self.flush(outbox)
@@ -196,7 +202,9 @@ class EngineCore:
             return STATS_INTERVAL if self.scheduler.has_work or self._outbound.owes else None
         if self.scheduler.has_work:
             return 0.0 if self._was_busy else STALL_POLL
-        return STATS_INTERVAL if self._outbound.owes else None
+        if self._outbound.owes:
+            return STATS_INTERVAL
+        return None if self.idle_work is None else self.idle_work.patience
 
     # ---- messages
 

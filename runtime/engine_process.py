@@ -28,6 +28,7 @@ from ortloom.log_setup import set_up_logging
 from ortloom.parent_death import die_with_parent
 from ortloom.runtime.engine_core import EngineCore
 from ortloom.runtime.engine_protocols import Runner
+from ortloom.runtime.idle_work import IdleWork
 from ortloom.runtime.zmq_endpoint import ZmqEndpoint
 
 log = logging.getLogger("ortloom.engine")
@@ -55,6 +56,7 @@ def serve(
         runner = runner_factory(config)
         core = EngineCore(config, runner)
         core.on_stuck = _end_at_once
+        core.idle_work = IdleWork(runner.read_ahead, core.clock)
     except Exception as error:
         return _fail(endpoint, error, "the engine could not start")
     finally:

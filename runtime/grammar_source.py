@@ -14,6 +14,7 @@ from ortloom.runtime.grammars.schema_options import SchemaOptions
 from ortloom.runtime.grammars.structural_tag import parse_structural_tag
 from ortloom.runtime.grammars.structural_tag_lark import structural_tag_lark
 from ortloom.runtime.sampling_params import StructuredOutput
+from ortloom.runtime.schema_cost import too_costly
 
 MAX_BYTES = 128 * 1024
 """Longest constraint text, in UTF-8 bytes."""
@@ -76,13 +77,16 @@ def schema_of(constraint: StructuredOutput) -> dict[str, Any]:
     """The JSON schema of a json or json_object constraint, with the options that it can say.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is none, or too costly to compile.
     """
     if constraint.kind == "json_object":
         return {"type": "object"}
     schema = _load(constraint.value, "a JSON schema")
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("A JSON schema must be an object or a boolean.", _PARAM)
+    reason = too_costly(schema)
+    if reason is not None:
+        raise InvalidRequest(f"The schema would take too long to compile: {reason}.", _PARAM)
     return schema_options(constraint).schema(schema)
 
 

@@ -6,6 +6,7 @@ dies. Nothing a constraint does to it reaches the engine.
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -138,5 +139,7 @@ def _read(source: IO[bytes], count: int, deadline: float) -> bytes | None:
 
 
 def _end(worker: Worker) -> None:
-    worker.kill()
+    """End a worker and the child that it may be waiting for."""
+    if worker.poll() is None:
+        os.killpg(worker.pid, signal.SIGKILL)
     worker.communicate()

@@ -4,11 +4,13 @@ Compiling a grammar cannot be interrupted, and some small ones never end (a sche
 with a large divisor). Reads frames from standard input, each a four-byte little-endian length and a
 msgpack `StructuredOutput`; answers each with a frame that holds null or why the constraint is
 refused. Each one is compiled in a child of this process, which has the byte table already, under a
-limit of processor time and of memory: a constraint that takes too much ends its child only. Ends
+limit of processor time and of memory: a constraint that takes too much ends its child only. Yields
+to the engine where both want the same processor. Ends
 when its input ends, when it has been idle for a while, and with its parent.
 """
 
 import argparse
+import json
 import os
 import resource
 import select
@@ -25,9 +27,17 @@ from ortloom.parent_death import die_with_parent
 from ortloom.runtime.grammar_trial import TOO_MUCH
 from ortloom.runtime.grammars.select import COMPILE_SECONDS, IDLE_SECONDS, MEMORY_BYTES
 from ortloom.runtime.sampling_params import StructuredOutput
+from ortloom.runtime.schema_cost import MOST_PAIRS, property_pairs
 from ortloom.runtime.structured_output import GrammarCompiler
 
 LENGTH_BYTES = 4
+
+SECONDS_A_PAIR = 0.25e-6
+"""Processor time beyond the usual for each pair of properties of an object: a wide schema is not a
+bad one. Some 0.12e-6 are needed, and twice that on a busy machine."""
+
+YIELDING = 5
+"""How nice the worker is once it is loaded: a step of the engine waits for its slowest thread."""
 
 
 def verdict(compiler: GrammarCompiler, constraint: StructuredOutput) -> str | None:
@@ -39,6 +49,18 @@ def verdict(compiler: GrammarCompiler, constraint: StructuredOutput) -> str | No
     except MemoryError:
         return "The constraint needs too much memory."
     return None
+
+
+def seconds_for(constraint: StructuredOutput, usual: float) -> float:
+    """The processor time that a constraint may take."""
+    if constraint.kind not in ("json", "structural_tag"):
+        return usual
+    try:
+        return usual + SECONDS_A_PAIR * min(
+            property_pairs(json.loads(constraint.value)), MOST_PAIRS
+        )
+    except (ValueError, RecursionError):
+        return usual
 
 
 def read_exactly(descriptor: int, count: int) -> bytes:
@@ -86,7 +108,8 @@ def serve(compiler: GrammarCompiler, source: int, target: int, seconds: float, i
             return
         body = read_exactly(source, int.from_bytes(head, "little"))
         constraint = msgspec.msgpack.decode(body, type=StructuredOutput)
-        answer = msgspec.msgpack.encode(in_child(compiler, constraint, seconds))
+        allowed = seconds_for(constraint, seconds)
+        answer = msgspec.msgpack.encode(in_child(compiler, constraint, allowed))
         os.write(target, len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
 
 
@@ -106,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compiler = GrammarCompiler(given.tokenizer, given.vocab_size, given.eos, None, options)
     compiler.load()
     backend = options.backend
+    os.nice(YIELDING)
     times = COMPILE_SECONDS[backend], IDLE_SECONDS[backend]
     serve(compiler, sys.stdin.fileno(), sys.stdout.fileno(), *times)
 

@@ -45,6 +45,8 @@ from ortloom.runtime.user_processors import UserProcessors
 from ortloom.runtime.weight_pages import drop_clean_pages, read_in_huge_pages
 
 _PROFILE_BLOCKS = 2
+_PLENTY = 1 << 30
+"""Bytes that must be left beside the KV cache for what may never be needed."""
 
 
 class ModelRunner:
@@ -294,6 +296,12 @@ class ModelRunner:
         """A prefill and a decode step in block 1, while no request owns it."""
         self._try_steps(4, ((0, 4), (4, 1)))
         self.trim()
+
+    def read_ahead(self) -> None:
+        """Read the grammars' tokenizer and start their process, unless memory is scarce: each takes
+        some 16 times the size of the tokenizer's file, for nothing if no request is constrained."""
+        if machine.memory_left() > self.kv_cache_bytes + _PLENTY:
+            self._grammars.load_quietly()
 
     def _try_steps(self, prompt_tokens: int, steps: tuple[tuple[int, int], ...]) -> None:
         """Steps of (first token, tokens) of a request of no client in block 1, with sampling."""

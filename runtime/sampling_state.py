@@ -36,7 +36,7 @@ class SamplingState:
     processors: LogitsProcessors
     grammar: GrammarState | ThinkingGate | None
     plain: bool  # greedy, nothing changes the logits, nothing to report
-    jumps: bool = False  # tokens that the grammar forces are added without a step of their own
+    jumps: bool = False  # tokens that the gate forces are added without a step of their own
     observed: int = 0  # output tokens the processors have counted
     native: "NativeRow | None" = None  # what the op library is given, once it has been used
 
@@ -84,9 +84,9 @@ class SamplingState:
             and gate is None
             and not processors.active
         )
-        # A position that is reported needs a step of its own, and a gate may still be open.
+        # A position that is reported needs a step of its own.
         reported = params.logprobs is not None or params.logprobs_detail or params.sampling_mask
-        bound = grammar is not None and gate is grammar
+        bound = gate is not None
         jumps = jump_forward and bound and not reported and not custom and words is None
         return cls(request, processors, gate, plain, jumps)
 

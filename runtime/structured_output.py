@@ -1,8 +1,8 @@
 """Grammar-constrained output: compiling constraints and following them token by token.
 
 The grammar engine is llguidance, or one of `grammars/` that the server was told to use. The
-tokenizer's byte table is read from the bundle's tokenizer file at the first constrained request, so
-an engine that sees none never pays for it. Compiled grammars are kept in a small LRU; each request
+tokenizer's byte table is read from the bundle's tokenizer file at the first constrained request, or
+before it in a moment without work. Compiled grammars are kept in a small LRU; each request
 follows its own copy.
 
 `GrammarCompiler` may be used from several threads: requests are checked beside the running engine.
@@ -249,6 +249,11 @@ class GrammarCompiler:
         if self._trial is not None:
             self._trial.start()
         self._engine()
+
+    def load_quietly(self) -> None:
+        """As `load`, if there is a tokenizer."""
+        if self._vocabulary.known:
+            self.load()
 
     def validate(self, constraint: StructuredOutput) -> None:
         """Try a constraint out and compile it, so that `start` finds it ready.

@@ -94,8 +94,22 @@ class ThinkingGate:
             self._closing = self._consumed
 
     def forced(self) -> int | None:
-        """The one token that may come next, where the budget says so."""
-        if self._closing is None or self._tracker.phase != "inside":
+        """The one token that can come next, by the budget or by the grammar; else None."""
+        if self._tracker.phase == "inside":
+            return self._closing_token()
+        if self._grammar is None or self._may_begin:
+            return None
+        return self._grammar.forced()
+
+    @property
+    def _may_begin(self) -> bool:
+        """The start marker may come in place of what the grammar allows."""
+        before = self._tracker.phase == "before" and self._consumed == 0
+        return before and self._thinking.start_token is not None
+
+    def _closing_token(self) -> int | None:
+        """The token of the end marker that is due inside reasoning."""
+        if self._closing is None:
             return None
         at = self._consumed - self._closing
         return self._thinking.closing[at] if at < len(self._thinking.closing) else None
@@ -109,16 +123,15 @@ class ThinkingGate:
 
     def bitmask(self) -> NDArray[np.int32]:
         """The tokens that may come next: [ceil(V / 32)], bit i % 32 of word i // 32."""
-        forced = self.forced()
-        phase = self._tracker.phase
-        if forced is not None:
-            self._bits = self._one(forced)
-        elif phase == "inside" or self._grammar is None:
+        if self._tracker.phase == "inside":
+            closing = self._closing_token()
+            self._bits = self._all if closing is None else self._one(closing)
+        elif self._grammar is None:
             self._bits = self._all
         else:
             self._bits = self._grammar.bitmask()
             start = self._thinking.start_token
-            if phase == "before" and start is not None and self._consumed == 0:
+            if start is not None and self._may_begin:
                 self._bits = self._bits | self._one(start)
         return self._bits
 

@@ -12,6 +12,7 @@ from ortloom.models.reasoning_parsers.reasoning_parser import ReasoningParser
 from ortloom.models.tool_parsers import registry as tool_registry
 from ortloom.models.tool_parsers.tool_parser import ToolParser
 from ortloom.server.call_forms import CALL_FORMS, CallForm
+from ortloom.server.own_syntax import OWN_SYNTAX, OwnSyntax
 
 if TYPE_CHECKING:
     from ortloom.models.chat_template import ChatTemplate
@@ -49,6 +50,7 @@ class OutputParsers:
         tool: the format of tool calls; None = `--tool-call-parser` is not set.
         auto: a model may call tools as it likes (`--enable-auto-tool-choice`).
         form: how the format's calls can be enforced; None = they cannot.
+        syntax: how the format's calls are written, where they are no plain JSON when forced.
         strict: least strictness of calls.
         reasoning: the format of reasoning; None = `--reasoning-parser` is not set.
         markers: of the reasoning; None = nothing tells where it ends.
@@ -58,6 +60,7 @@ class OutputParsers:
     tool: type[ToolParser] | None = None
     auto: bool = False
     form: CallForm | None = None
+    syntax: OwnSyntax | None = None
     strict: StrictLevel = "auto"
     reasoning: type[ReasoningParser] | None = None
     markers: ThinkingMarkers | None = None
@@ -107,6 +110,7 @@ def load_parsers(
         tool=None if tool_name is None else tool_registry.tool_parser(tool_name),
         auto=front.enable_auto_tool_choice,
         form=form,
+        syntax=OWN_SYNTAX.get(tool_name or ""),
         strict=front.tool_strict_level,
         reasoning=reasoning,
         markers=_markers(front, reasoning, tokenizer),

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ortloom.errors import InvalidRequest
+from ortloom.runtime.schema_cost import too_costly
 
 _PARAM = "structured_outputs"
 
@@ -208,9 +209,12 @@ def _faults(node: Format) -> list[str]:
                 faults.append("tags must not be empty.")
             for tag in tags:
                 faults += _tag_faults(tag)
-        case JsonSchema(_, style):
+        case JsonSchema(schema, style):
             if style != "json":
                 faults.append(f"the style '{style}' is not supported; it is json.")
+            reason = too_costly(schema)
+            if reason is not None:
+                faults.append(f"a schema would take too long to compile: {reason}.")
         case _:
             pass
     return faults

@@ -35,6 +35,11 @@ class GrammarVocabulary:
         self._tokenizer: LLTokenizer | None = None
         self._lock = threading.Lock()
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a tokenizer."""
+        return self._file is not None
+
     def tokenizer(self) -> "LLTokenizer":
         """The byte table in llguidance's form. Reading it takes about half a second, once.
 
@@ -49,7 +54,9 @@ class GrammarVocabulary:
                     raise InvalidRequest("The bundle has no tokenizer, so no grammar.", _PARAM)
                 text = self._file.read_text(encoding="utf-8")
                 eos = self.end_ids or None
-                self._tokenizer = LLTokenizer(text, n_vocab=self.vocab_size, eos_token=eos)
+                # In two calls: each holds the interpreter lock, and with it the engine's steps.
+                bare = LLTokenizer(text, n_vocab=self.vocab_size, eos_token=eos, slices=[])
+                self._tokenizer = bare.with_slices(LLTokenizer.general_slices())
             return self._tokenizer
 
     def token_bytes(self) -> list[bytes | None]:

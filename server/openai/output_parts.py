@@ -33,6 +33,7 @@ from ortloom.models.tool_parsers.tool_parser import (
     ToolSpec,
 )
 from ortloom.runtime.messages import FinishReason
+from ortloom.runtime.sampling_params import StructuredOutput
 from ortloom.server.openai.forced_calls import ForcedCalls, NamedCall
 
 ToolMode = Literal["off", "auto", "required", "named"]
@@ -68,6 +69,7 @@ class OutputPlan:
         strict: names of tools whose calls must fit their schema.
         named: the function that must be called, with mode `named`.
         tool_parser: the format of calls; None = the grammar's plain JSON.
+        forced: the grammar of calls that must be made; None = nothing forces any.
         reasoning_parser: None = nothing is reasoning.
         template_kwargs: the variables the template was given.
         prompt: the rendered prompt.
@@ -81,6 +83,7 @@ class OutputPlan:
     strict: frozenset[str] = frozenset()
     named: str | None = None
     tool_parser: type[ToolParser] | None = None
+    forced: StructuredOutput | None = None
     reasoning_parser: type[ReasoningParser] | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | None = None

@@ -11,6 +11,7 @@ from ortloom.server.context import FrontContext
 from ortloom.server.metrics import RequestType
 from ortloom.server.openai.forced_schema import named_call, required_calls
 from ortloom.server.openai.output_parts import OutputPlan
+from ortloom.server.openai.own_calls import BACKENDS, own_calls
 from ortloom.server.openai.strict_calls import strict_calls
 from ortloom.server.openai.thinking import thinking_of
 from ortloom.server.openai.tool_choice import ToolUse
@@ -39,6 +40,7 @@ def output_plan(
         prompt: the rendered prompt.
     """
     parsers = front.parsers
+    forced = _forced(use, front, parallel)
 
     def note(streaming: bool, found: bool) -> None:
         front.metrics.tool_parser_call(streaming=streaming, found=found, request_type=request_type)
@@ -48,7 +50,8 @@ def output_plan(
         tools=use.tools,
         strict=use.strict,
         named=use.named,
-        tool_parser=_tool_parser(use, parsers),
+        tool_parser=_tool_parser(use, parsers, forced),
+        forced=forced,
         reasoning_parser=parsers.reasoning,
         template_kwargs=dict(template_kwargs or {}),
         prompt=prompt,
@@ -58,12 +61,37 @@ def output_plan(
     )
 
 
-def _tool_parser(use: ToolUse, parsers: OutputParsers) -> type[ToolParser] | None:
-    """The parser of calls; None = a grammar's plain JSON."""
-    parser = parsers.tool
-    if use.mode in ("required", "named") and (parser is None or parser.grammar_calls):
+def _forced(use: ToolUse, front: FrontContext, parallel: bool) -> StructuredOutput | None:
+    """The grammar of calls that must be made; None = there are none, or their format is one of a
+    plugin that keeps a syntax of its own.
+
+    Raises:
+        InvalidRequest: a tool's schema is nested too deeply.
+    """
+    parsers = front.parsers
+    if use.mode not in ("required", "named"):
         return None
-    return parser
+    if parsers.tool is not None and not parsers.tool.grammar_calls:
+        if parsers.syntax is None:
+            return None
+        if front.config.structured_outputs.backend in BACKENDS:
+            thinks = parsers.reasoning is not None
+            named = use.named
+            own = own_calls(
+                parsers.syntax, use.tools, named=named, parallel=parallel, thinks=thinks
+            )
+            if own is not None:
+                return own
+    if use.named is None:
+        return required_calls(use.tools, parallel)
+    return named_call(next(tool for tool in use.tools if tool.name == use.named))
+
+
+def _tool_parser(
+    use: ToolUse, parsers: OutputParsers, forced: StructuredOutput | None
+) -> type[ToolParser] | None:
+    """The parser of calls; None = a grammar's plain JSON."""
+    return None if forced is not None and forced.kind == "json" else parsers.tool
 
 
 def planned_params(
@@ -85,8 +113,8 @@ def planned_params(
         InvalidRequest: a tool's schema is nested too deeply.
     """
     changes: dict[str, Any] = {}
-    if plan.mode in ("required", "named") and plan.tool_parser is None:
-        changes["structured_output"] = _forced(plan)
+    if plan.forced is not None:
+        changes["structured_output"] = plan.forced
     elif params.structured_output is None:
         strict = strict_calls(plan, front.parsers)
         if strict is not None:
@@ -101,9 +129,3 @@ def planned_params(
         changes["skip_special_tokens"] = False
         changes["hidden_token_ids"] = sorted({*front.parsers.hidden, *params.eos_token_ids})
     return msgspec.structs.replace(params, **changes) if changes else params
-
-
-def _forced(plan: OutputPlan) -> StructuredOutput:
-    if plan.named is None:
-        return required_calls(plan.tools, plan.parallel)
-    return named_call(next(tool for tool in plan.tools if tool.name == plan.named))

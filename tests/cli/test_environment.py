@@ -26,6 +26,8 @@ def config(env, *tokens):
         ("VLLM_MAX_STOP_STRINGS", "9", lambda c: c.front.max_stop_strings, 9),
         ("VLLM_MAX_NUM_BAD_WORDS", "9", lambda c: c.front.max_bad_words, 9),
         ("VT_SERVER_MAX_NEW_TOKENS", "77", lambda c: c.front.max_new_tokens, 77),
+        ("VT_ENABLE_JUMP_FORWARD", "1", lambda c: c.structured_outputs.jump_forward, True),
+        ("VT_ENABLE_JUMP_FORWARD", "", lambda c: c.structured_outputs.jump_forward, False),
         ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "6", lambda c: c.front.keep_alive_timeout, 6.0),
         ("VLLM_ENABLE_RESPONSES_API_STORE", "1", lambda c: c.front.enable_responses_store, True),
         ("VLLM_ENABLE_RESPONSES_API_STORE", "0", lambda c: c.front.enable_responses_store, False),
@@ -66,8 +68,22 @@ def test_flags_win_over_variables(env, tokens, read, value):
 
 
 @pytest.mark.parametrize(
+    ("text", "flag", "jumps"),
+    [
+        ("0", "--enable-jump-forward", False),
+        ("true", "--disable-jump-forward", True),
+        ("", "--enable-jump-forward", True),
+        ("", "--disable-jump-forward", False),
+    ],
+)
+def test_one_variable_wins_over_its_flag(text, flag, jumps):
+    assert config({"VT_ENABLE_JUMP_FORWARD": text}, flag).structured_outputs.jump_forward is jumps
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("VT_ENABLE_JUMP_FORWARD", "maybe"),
         ("VLLM_LOGGING_LEVEL", "loud"),
         ("VLLM_CPU_KVCACHE_SPACE", "much"),
         ("VLLM_CPU_KVCACHE_SPACE", "-1"),

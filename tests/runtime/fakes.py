@@ -73,6 +73,9 @@ class FakeModelRunner:
         self.absent = {}  # part -> whether its files were dropped too
         self.chunks = defaultdict(list)
 
+    def read_ahead(self):
+        pass
+
     def warm_up(self):
         self.num_warm_ups += 1
         if self.broken:

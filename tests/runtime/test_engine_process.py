@@ -273,6 +273,7 @@ def test_a_killed_client_gives_its_blocks_back_and_others_go_on(address, number)
         async with process_client(address, runner=SLOW) as client:
             code = textwrap.dedent(VICTIM).format(here=str(HERE), address=address)
             victim = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+            await until(lambda: client.stats.num_requests_running == 4, 40)
             mine = asyncio.create_task(collect(client, make_request("mine", PROMPT, 150)))
             await until(lambda: client.stats.num_requests_running == 5)
             victim.send_signal(number)

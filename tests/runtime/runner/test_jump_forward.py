@@ -12,6 +12,7 @@ from ortloom.config import (
     SchedulerConfig,
     StructuredOutputsConfig,
 )
+from ortloom.models.thinking import Thinking
 from ortloom.runtime.llm import LLM
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
 
@@ -50,7 +51,18 @@ def sampling(constraint, **fields):
     return SamplingParams(**{**base, **fields})
 
 
+END = "</r>"
+END_IDS = (28, 15, 82, 30)  # one token a character
+
+
+def thinking(**fields):
+    return Thinking(**{"end": END, "open": True, "budget": 3, "closing": END_IDS, **fields})
+
+
 VARIANTS = [
+    {"thinking": thinking()},
+    {"thinking": thinking(budget=0, start="<r>")},
+    {"thinking": thinking(end_token=90, budget=6, closing=(90,)), "min_tokens": 9},
     {},
     {"temperature": 0.0},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
@@ -154,6 +166,21 @@ def test_every_forced_token_is_a_step_less(start):
     assert steps[True].jump_forward_tokens > 20
     saved = steps[False].num_steps - steps[True].num_steps
     assert saved == steps[True].jump_forward_tokens
+
+
+def test_tokens_are_jumped_after_reasoning_and_at_its_forced_end(start, tokenizer):
+    assert tokenizer.encode(END, add_special_tokens=False).ids == list(END_IDS)
+    found = {}
+    for jump in (False, True):
+        with start(jump) as llm:
+            params = sampling(CONSTRAINTS[0], thinking=thinking())
+            (result,) = llm.generate(PROMPTS[0], params)
+            found[jump] = result.outputs[0], numbers(llm)
+    (plain, slow), (jumped, fast) = found[False], found[True]
+    assert jumped.token_ids == plain.token_ids
+    assert plain.text[3:].startswith(END + '{"first_name":"')
+    saved = slow.num_steps - fast.num_steps
+    assert saved == fast.jump_forward_tokens > 20 + len(END_IDS)
 
 
 def test_a_request_with_logprobs_computes_every_token(start):

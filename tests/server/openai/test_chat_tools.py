@@ -11,8 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from parser_doubles import AngleThinking, BracketCalls, OwnIdCalls
 
+from ortloom.models.tool_parsers.registry import tool_parser
 from ortloom.server.call_forms import CallForm
 from ortloom.server.output_parsers import OutputParsers
+from ortloom.server.own_syntax import OWN_SYNTAX
 
 PATH = "/v1/chat/completions"
 TOOLS = [
@@ -221,6 +223,30 @@ def test_a_format_that_keeps_its_own_syntax(serve, say, engine):
         assert not sampling.skip_special_tokens
         choice_of(app)
         assert engine.requests[1].sampling.skip_special_tokens
+
+
+def test_a_built_in_format_is_held_to_its_own_syntax(serve, say, engine):
+    days = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": days}}]
+    named = {"type": "function", "function": {"name": "f"}}
+    text = "<|tool_call>call:f{n:3}<tool_call|>"
+    parsers = OutputParsers(tool=tool_parser("gemma4"), auto=True, syntax=OWN_SYNTAX["gemma4"])
+    say(text)
+    with serve(parsers=parsers) as app:
+        for choice, told in (("required", "tool_calls"), (named, "stop")):
+            got = choice_of(app, tools=tools, tool_choice=choice)
+            (call,) = got["message"]["tool_calls"]
+            assert call["function"] == {"name": "f", "arguments": '{"n": 3}'}
+            assert got["finish_reason"] == told
+            constraint = engine.requests[-1].sampling.structured_output
+            assert constraint.kind == "structural_tag"
+            assert "<|tool_call>call:f{" in constraint.value
+            chunks = chunks_of(app, tools=tools, tool_choice=choice)
+            assert rebuilt(chunks) == ("", "", [("f", {"n": 3})], told)
+        say('[{"name": "get_w", "parameters": {"c": 1}}]')
+        got = choice_of(app, tools=TOOLS, tool_choice="required")  # its members are not known
+        assert got["message"]["tool_calls"][0]["function"]["arguments"] == '{"c": 1}'
+        assert engine.requests[-1].sampling.structured_output.kind == "json"
 
 
 def test_special_tokens_that_are_no_markers_stay_hidden(serve, engine, tokenizer):
