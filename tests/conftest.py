@@ -73,6 +73,20 @@ def golden(demo_gguf):
     return json.loads(out.read_text())["rows"]
 
 
+@pytest.fixture(scope="session")
+def native_wheel(tmp_path_factory) -> Path:
+    """The package as a wheel, by the build tools of this environment; what is compiled is kept."""
+    out = tmp_path_factory.mktemp("wheel")
+    cmake = BUILD / "serve-wheel" / "cmake"
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    command += ["-C", f"build-dir={cmake}", "-w", str(out), str(ROOT)]
+    with _made_once(cmake.parent):
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
 def _bundle(demo_gguf, name, *flags):
     out = BUILD / "test-bundles" / f"{name}-{_sources_hash()}"
     with _made_once(out) as missing:

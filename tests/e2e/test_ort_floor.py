@@ -22,7 +22,7 @@ def run(*command):
 
 
 @pytest.fixture(scope="module")
-def floor():
+def floor(native_wheel):
     """(version, python) of a serving install at the floor; the venv is kept under build/."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (requirement,) = project["optional-dependencies"]["cpu"]
@@ -33,13 +33,7 @@ def floor():
         run(sys.executable, "-m", "venv", folder)
     serving = [name for name in project["dependencies"]]
     run(python, "-m", "pip", "install", "-q", f"onnxruntime=={version}", *serving)
-    build = ROOT / "build" / "serve-wheel"
-    run(
-        *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
-        *("-C", f"build-dir={build / 'cmake'}", "-w", build, ROOT),
-    )
-    (wheel,) = build.glob("*.whl")
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", wheel)
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", native_wheel)
     return version, python
 
 

@@ -23,6 +23,8 @@ def session_options(threads=1):
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    # Memory of its own for each output, so that sanitizers see where it ends.
+    options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 

@@ -33,18 +33,6 @@ def run(*command, **options):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The package as a wheel, built by the build tools of this environment."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
-        "-C", f"build-dir={folder / 'cmake'}", "-w", folder, ROOT,
-    )  # fmt: skip
-    (path,) = folder.glob("*.whl")
-    return path
-
-
 def environment_for(version):
     folder = ROOT / "build" / f"ort-{version}"
     python = folder / "bin" / "python"
@@ -57,9 +45,9 @@ def environment_for(version):
 
 
 @pytest.mark.parametrize("version", [FLOOR, ABI_ONLY])
-def test_the_op_and_its_body_on(version, wheel):
+def test_the_op_and_its_body_on(version, native_wheel):
     python = environment_for(version)
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", wheel)
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", native_wheel)
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ORTLOOM_", "PYTHON"))}
     out = run(
         python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full",

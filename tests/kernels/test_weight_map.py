@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
+from op_runners import session_options
 
 from ortloom.kernels import load
 from ortloom.kernels.contract import DOMAIN, DOMAIN_VERSION
@@ -68,8 +69,7 @@ def write(folder, arrays, name="weights.bin"):
 def session_of(made, folder):
     path = folder / "model.onnx"
     onnx.save(made, path)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options = session_options()
     load.register(options)
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 

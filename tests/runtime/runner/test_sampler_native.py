@@ -124,6 +124,7 @@ def test_both_samplers_agree_exactly(seed, vocab, mode):
     assert make(vocab, mode, True).sample(logits.copy(), requests) == expected
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_draws_agree_exactly(kind):
     """No cut but top_p, so that the whole row is searched."""
