@@ -212,6 +212,12 @@ def test_a_front_that_hangs_is_busy_and_not_empty(fronts, say, monkeypatch):
         stuck.join(20)
     assert get(other, response_id).status_code == 200
 
+    def refuse(*_, **__):
+        raise OSError(107, "Transport endpoint is not connected")  # its queue is full
+
+    monkeypatch.setattr(peers.asyncio, "open_unix_connection", refuse)
+    assert get(other, response_id).status_code == 503
+
 
 def response(name, status="completed", items=()):
     return StoredResponse(f"resp_{name}", status, b"x", list(items))
