@@ -114,6 +114,8 @@ async def generate(
             async with aclosing(found):
                 async for piece in found:
                     measured[piece.index // job.n].on_output(piece.output, time.monotonic())
+                    if job.outputs is not None:
+                        job.outputs.note(piece)
                     yield piece
             return
         streams = (
