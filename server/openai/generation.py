@@ -83,15 +83,19 @@ class GenerationJob:
 
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request a sample, in the order of choice indexes. Their ids are unique even if the
-        client repeats a request id."""
+        client repeats a request id. Samples that are begun late arrive late: in the engine's queue
+        they do not pass requests that came meanwhile."""
         unique = uuid.uuid4().hex[:8]
+        total = len(self.prompts) * self.n
+        at_once = total if self.at_once is None else self.at_once
         for number, prompt in enumerate(self.prompts):
             for sample in range(self.n):
+                index = number * self.n + sample
                 yield EngineRequest(
-                    request_id=f"{self.response_id}-{unique}-{number * self.n + sample}",
+                    request_id=f"{self.response_id}-{unique}-{index}",
                     prompt_token_ids=prompt.token_ids,
                     sampling=for_sample(self.params, prompt.max_tokens, sample),
-                    arrival_time=self.arrival,
+                    arrival_time=self.arrival if index < at_once else time.monotonic(),
                     priority=self.priority,
                     cache_salt=self.cache_salt,
                 )
@@ -134,6 +138,8 @@ async def generate(
             async with aclosing(found):
                 async for piece in found:
                     measured[piece.index // job.n].on_output(piece.output, time.monotonic())
+                    if job.outputs is not None:
+                        job.outputs.note(piece)
                     yield piece
             return
         several = Interleaved(job.at_once) if len(job.prompts) * job.n > 1 else None

@@ -209,7 +209,7 @@ def make_job(
         cache_salt=_cache_salt(body.cache_salt),
         arrival=arrival,
         beams=beam_options(body, params),
-        at_once=_at_once(front),
+        at_once=_at_once(len(prompts) * params.n, front),
         outputs=output_log(response, bool(body.stream), front.config.log),
         timing=RequestTiming(arrival) if front.config.metrics.per_request else None,
         trace=_trace(response, prompts, params, request, front),
@@ -233,14 +233,14 @@ def _trace(
     return front.tracer.trace(request, response, shown, lengths, params.n)
 
 
-def _at_once(front: FrontContext) -> int | None:
-    """Samples of one request that are in the engine at a time: two full batches, so that the next
-    one waits there while one is computed. With admission limits all must be there at once, for a
+def _at_once(samples: int, front: FrontContext) -> int | None:
+    """Samples of one request that are in the engine at a time: one that needs several batches
+    leaves a quarter of each to others. With admission limits all must be there at once, for a
     request that is above them is refused as a whole."""
     sched = front.config.scheduler
     if sched.max_num_queued_reqs is not None or sched.max_num_queued_tokens is not None:
         return None
-    return 2 * sched.max_num_seqs
+    return None if samples <= sched.max_num_seqs else sched.max_num_seqs - sched.max_num_seqs // 4
 
 
 def _priority(request: Request, body: GenerationRequest) -> int:

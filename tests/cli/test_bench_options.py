@@ -5,11 +5,13 @@ import sys
 
 import pytest
 
+from ortloom.bench.context import context_before_export
 from ortloom.cli import main
-from ortloom.commands.bench import BENCHMARKS
+from ortloom.commands.bench import BENCHMARKS, engine
 from ortloom.commands.bench.options import read_options
 from ortloom.commands.bench.serve_options import serve_run
 from ortloom.commands.bench.tables import bench_table, groups
+from ortloom.config import Config, ModelConfig
 from ortloom.errors import ConfigError
 
 COMMANDS = ("serve", "latency", "throughput", "startup")
@@ -204,3 +206,33 @@ def test_the_load_client_needs_no_engine():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("command", ["latency", "throughput"])
+@pytest.mark.parametrize(
+    ("flags", "context"),
+    [
+        ("--input-len 99999999", 64),
+        ("--output-len 99999999", 64),
+        ("--input-len 20 --output-len 13 --max-model-len 32", 32),
+    ],
+)
+def test_lengths_are_compared_with_a_checkpoints_context_before_it_is_exported(
+    command, flags, context, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(engine, "with_bundle", lambda plan: pytest.fail("it is exported"))
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 64}')
+    assert main(["bench", command, str(tmp_path), *flags.split()]) == 2
+    assert f"does not fit the context of {context} tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", [None, "no JSON", "[]", '{"max_position_embeddings": null}'])
+def test_a_context_that_is_not_known_yet_is_compared_later(config, tmp_path):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    model = Config(model=ModelConfig(bundle=str(tmp_path)))
+    assert context_before_export(model) is None
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 64}')
+    assert context_before_export(model) == 64
+    (tmp_path / "manifest.json").touch()
+    assert context_before_export(model) is None

@@ -27,6 +27,8 @@ from ortloom.server.openai.responses.store import ResponseStore
 
 logger = logging.getLogger("ortloom.server")
 
+_BACKLOG = 1024
+
 
 class PeerServer:
     """Listens on a unix socket.
@@ -45,7 +47,9 @@ class PeerServer:
     async def start(self) -> None:
         """Begin to answer."""
         self._path.unlink(missing_ok=True)  # of a front that died
-        self._server = await asyncio.start_unix_server(self._connected, str(self._path))
+        self._server = await asyncio.start_unix_server(
+            self._connected, str(self._path), backlog=_BACKLOG
+        )
 
     async def close(self) -> None:
         """Answer no more."""

@@ -137,10 +137,10 @@ class ResponsePeers:
         try:
             async with asyncio.timeout(PATIENCE), self._connection(owner, question) as reader:
                 return await read_answer(reader)
-        except TimeoutError:
+        except (FileNotFoundError, ConnectionError, asyncio.IncompleteReadError):
+            return Missing()  # it is gone
+        except OSError:  # a time-out, or so many questions that no more can be put
             raise FrontBusy("The process that keeps the response does not answer.") from None
-        except (OSError, asyncio.IncompleteReadError):
-            return Missing()
 
     @asynccontextmanager
     async def _connection(

@@ -72,8 +72,7 @@ def build_workload(
     """
     draw = np.random.default_rng(plan.seed)
     if context is not None:
-        for prompt, output in _lengths_to_come(plan):
-            check_room(context, prompt, output)
+        check_lengths(plan, context)
     if plan.name in _MADE:
         samples = _MADE[plan.name](plan, PromptMaker(_needed(plan, vocabulary), draw), draw)
         return Workload(samples[: plan.num_prompts], samples[plan.num_prompts])
@@ -100,6 +99,16 @@ def lengths(
     low = max(least, int(np.floor(length * (1 - ratio))))
     high = max(low, int(np.ceil(length * (1 + ratio))))
     return [int(n) for n in draw.integers(low, high + 1, count)]
+
+
+def check_lengths(plan: DatasetPlan, context: int) -> None:
+    """Refuse a plan whose prompts and answers cannot fit into a context of so many tokens.
+
+    Raises:
+        ConfigError: naming the lengths and the context.
+    """
+    for prompt, output in _lengths_to_come(plan):
+        check_room(context, prompt, output)
 
 
 def _lengths_to_come(plan: DatasetPlan) -> list[tuple[int, int]]:

@@ -110,7 +110,7 @@ def scheduler(app, **settings):
     app.context.config = before
 
 
-def test_no_more_samples_are_in_the_engine_than_two_batches(app, engine, say):
+def test_a_request_of_several_batches_leaves_a_quarter_of_each_to_others(app, engine, say):
     say("The sea", end=False)
     counts = []
     produce = engine.generate
@@ -124,15 +124,23 @@ def test_no_more_samples_are_in_the_engine_than_two_batches(app, engine, say):
     engine.generate = counted
     try:
         for settings, most in (
-            ({"max_num_seqs": 4}, 8),
-            ({"max_num_seqs": 4, "max_num_queued_reqs": 100}, 60),  # refused or taken as a whole
+            ({"max_num_seqs": 8}, 6),
+            ({"max_num_seqs": 1}, 1),
+            ({"max_num_seqs": 60}, 60),
+            ({"max_num_seqs": 8, "max_num_queued_reqs": 100}, 60),  # refused or taken as a whole
         ):
             counts.clear()
+            engine.requests.clear()
             with scheduler(app, **settings):
                 choices = app.post(PATH, fields).json()["choices"]
             assert [choice["index"] for choice in choices] == list(range(60))
             assert {choice["finish_reason"] for choice in choices} == {"length"}
             assert max(counts) == most
+            arrivals = [request.arrival_time for request in engine.requests]
+            assert len(set(arrivals[:most])) == 1
+            later = arrivals[most:]
+            assert all(a > arrivals[0] for a in later)  # they pass nobody who came meanwhile
+            assert later == sorted(later)
     finally:
         del engine.generate
 
@@ -144,7 +152,7 @@ def test_samples_that_were_never_begun_are_aborted_too(app, engine, say):
     app.run_on_loop(lambda: setattr(engine, "hold", asyncio.Event()))
     fields = {"model": "tiny", "prompt": "a", "max_tokens": 9, "n": 40, "temperature": 1}
     with (
-        scheduler(app, max_num_seqs=4),
+        scheduler(app, max_num_seqs=10),
         app.client.stream("POST", PATH, json={**fields, "stream": True}) as response,
     ):
         next(response.iter_raw())

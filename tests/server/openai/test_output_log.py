@@ -102,3 +102,14 @@ def test_what_is_generated_in_the_background_is_logged(start, say, caplog):
                 assert time.monotonic() < end
                 time.sleep(0.01)
     assert made in caplog.text
+
+
+def test_beams_are_logged(logging_app, say, caplog):
+    say("The sea")
+    body = {"model": "tiny", "prompt": "boats", "use_beam_search": True, "n": 2, "max_tokens": 2}
+    with caplog.at_level(logging.INFO, "ortloom.requests"):
+        choices = logging_app.post("/v1/completions", body).json()["choices"]
+    found = [m for m in caplog.messages if m.startswith("generated response")]
+    assert len(found) == len(choices) == 2
+    for choice, line in zip(choices, found, strict=True):
+        assert f"output: {choice['text']!r}" in line

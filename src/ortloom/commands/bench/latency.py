@@ -16,6 +16,7 @@ def run(tokens: list[str]) -> int:
     options = read_options("latency", tokens, _ABOUT, _USAGE)
     if options is None:
         return 0
+    from ortloom.bench.context import check_room
     from ortloom.bench.latency import LatencyPlan, measure_latency
 
     output = output_path(options)
@@ -30,7 +31,12 @@ def run(tokens: list[str]) -> int:
         hide_progress=options.on("--disable-tqdm"),
     )
     # a batch that comes again would find its own prompts in the cache
-    config = engine_config(options, "latency", prefix_caching=False)
+    config = engine_config(
+        options,
+        "latency",
+        prefix_caching=False,
+        check_context=lambda context: check_room(context, plan.input_len, plan.output_len),
+    )
     result = measure_latency(config, plan)
     print("\n".join(result.lines()))
     if output is not None:

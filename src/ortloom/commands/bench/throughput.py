@@ -18,6 +18,7 @@ def run(tokens: list[str]) -> int:
     options = read_options("throughput", tokens, _ABOUT, _USAGE)
     if options is None:
         return 0
+    from ortloom.bench.dataset import check_lengths
     from ortloom.bench.throughput import ThroughputPlan, measure_throughput
 
     output = output_path(options)
@@ -41,7 +42,12 @@ def run(tokens: list[str]) -> int:
         detokenize=not options.on("--disable-detokenize"),
         chat=chat,
     )
-    result = measure_throughput(engine_config(options, "throughput"), plan)
+    config = engine_config(
+        options,
+        "throughput",
+        check_context=lambda context: check_lengths(plan.dataset, context),
+    )
+    result = measure_throughput(config, plan)
     print("\n".join(result.lines()))
     if output is not None:
         write_json(output, result.to_json())

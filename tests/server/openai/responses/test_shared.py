@@ -1,13 +1,17 @@
 """Stored responses of two fronts: whichever is asked, it answers as one front alone would."""
 
+import asyncio
 import os
 import threading
 import time
 
 import pytest
 
+from ortloom.errors import RequestFailed
+from ortloom.server.control import frame
 from ortloom.server.openai.responses import peers
 from ortloom.server.openai.responses.owners import Owners
+from ortloom.server.openai.responses.peer_messages import Frames, read_question
 from ortloom.server.openai.responses.store import ResponseStore, StoredResponse
 
 PATH = "/v1/responses"
@@ -53,8 +57,6 @@ def fronts(pair, engine):
 @pytest.fixture
 def held(engine, say):
     """Generation stops after one token; the gate belongs to the event loop that waits at it."""
-    import asyncio
-
     say("The sea is")
     engine.hold = asyncio.Event()
     return engine.hold
@@ -211,6 +213,35 @@ def test_a_front_that_hangs_is_busy_and_not_empty(fronts, say, monkeypatch):
         go.set()
         stuck.join(20)
     assert get(other, response_id).status_code == 200
+
+    def refuse(*_, **__):
+        raise OSError(107, "Transport endpoint is not connected")  # its queue is full
+
+    monkeypatch.setattr(peers.asyncio, "open_unix_connection", refuse)
+    assert get(other, response_id).status_code == 503
+
+
+def test_a_stream_of_a_front_that_dies_ends_with_an_error(tmp_path):
+    owners = Owners(tmp_path / "links", 0)
+    asking = peers.ResponsePeers(tmp_path, 0, ResponseStore(owners=owners), owners)
+
+    async def dying(reader, writer):
+        await read_question(reader)
+        writer.write(frame(Frames(b"event")))
+        writer.close()
+
+    async def first_two():
+        async with await asyncio.start_unix_server(dying, str(tmp_path / "front-1")):
+            events = asking.follow(1, "resp_a", 0)
+            assert await anext(events) == b"event"
+            await anext(events)
+
+    async def of_nobody():
+        await anext(asking.follow(2, "resp_a", 0))
+
+    for what in (first_two, of_nobody):
+        with pytest.raises(RequestFailed, match="is gone"):
+            asyncio.run(what())
 
 
 def response(name, status="completed", items=()):
