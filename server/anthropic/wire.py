@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ortloom.server.openai.wire_common import Positive
+from ortloom.server.openai.wire_common import ExtraArguments, Positive
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -113,4 +113,4 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: ExtraArguments | None = None

@@ -12,12 +12,14 @@ from ortloom.runtime.sampling_params import LogitsProcessorSpec, RepetitionDetec
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+ExtraArguments = dict[str, str | int | float | list[str | int | float]]
+"""`vllm_xargs`: scalars and lists of them."""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """`stream_options`."""
+    """`stream_options`; null switches usage off, as false does."""
 
-    include_usage: bool | None = None
+    include_usage: bool | None = True
     continuous_usage_stats: bool | None = None
 
 
@@ -100,7 +102,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: ExtraArguments | None = None
     repetition_detection: RepetitionDetection | None = None
     logits_processors: list[str | LogitsProcessorSpec] | None = None
     thinking_token_budget: int | None = None
