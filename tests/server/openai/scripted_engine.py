@@ -23,6 +23,7 @@ class ScriptedEngine:
         refusal: raised before the first output.
         failure: (number of tokens, exception) raised after that many tokens.
         mask: the sampling mask of every token.
+        controls: the control calls so far.
         cached: num_cached_tokens of every request.
         hold: when set to an Event, outputs after the first wait for it.
     """
@@ -43,6 +44,7 @@ class ScriptedEngine:
         self.hold = None
         self.mask = [1, 2]
         self.requests = []
+        self.controls = []
         self.open = set()
         self.stopped = []
         self.produced = 0
@@ -66,9 +68,11 @@ class ScriptedEngine:
         pass
 
     async def reset_prefix_cache(self, reset_running_requests=False):
+        self.controls.append(("reset_prefix_cache", reset_running_requests))
         return True
 
     async def control(self, call):
+        self.controls.append(call)
         return {}
 
     async def abort(self, request_ids, finish_reason="abort"):
