@@ -1,6 +1,6 @@
 """Bodies of POST /v1/messages and POST /v1/messages/count_tokens.
 
-Types are strict: a wrong type in any known field is refused with the field's path. Unknown fields
+A wrong type in any known field is refused with the field's path. Unknown fields
 (`cache_control`, `citations`, beta features) are ignored.
 """
 

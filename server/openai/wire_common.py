@@ -1,7 +1,8 @@
 """Request fields that the completion and the chat route share.
 
-Types are strict: a wrong type in any known field is refused with the field's path. Unknown fields
-are ignored. Null counts as "not given" where a default exists.
+A wrong type in any known field is refused with the field's path; numbers and booleans may also be
+written as text (`limits`). Unknown fields are ignored. Null counts as "not given" where a default
+exists.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,7 +13,8 @@ from ortloom.runtime.sampling_params import LogitsProcessorSpec, RepetitionDetec
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-ExtraArguments = dict[str, str | int | float | list[str | int | float]]
+Scalar = str | bool | int | float
+ExtraArguments = dict[str, Scalar | list[Scalar]]
 """`vllm_xargs`: scalars and lists of them."""
 
 

@@ -1,6 +1,6 @@
 """The body of POST /v1/responses.
 
-Types are strict and unknown fields are ignored, as on the other routes. Input items, tools and
+Wrong types are refused and unknown fields ignored, as on the other routes. Input items, tools and
 `tool_choice` are unions over `type`; `items` and `tools` tell them apart.
 """
 

@@ -88,6 +88,7 @@ def number(default, inside, outside, *, name, told=False, configured=None):
     """A sampling parameter that is a number with a range."""
     refused = (param if told else param_null)(name, *outside)
     taken = [ok(value, float(value)) for value in inside]
+    taken.append(ok(str(inside[0]), float(inside[0])))  # a number may be written as text
     if configured is not None:
         taken.append(ok(OMIT, configured, on="configured"))
         taken.append(ok(None, configured, on="configured"))
@@ -98,7 +99,10 @@ def number(default, inside, outside, *, name, told=False, configured=None):
 def switch(name, *, default=False, seen=None):
     """A sampling parameter that is true or false."""
     return Field(
-        seen or sampling(name), default, [ok(True, True), ok(False, False)], wrong(name, "x", 5, [])
+        seen or sampling(name),
+        default,
+        [ok(True, True), ok(False, False), ok("true", True), ok(0, False)],
+        wrong(name, "x", 5, []),
     )
 
 
@@ -170,7 +174,7 @@ def shared(chat):
         "max_tokens": Field(
             sampling("max_tokens"),
             room if chat else 16,
-            [ok(1, 1), ok(-1, room), ok(0, room), ok(CONTEXT, room)],
+            [ok(1, 1), ok("3", 3), ok(3.0, 3), ok(-1, room), ok(0, room), ok(CONTEXT, room)],
             [*wrong("max_tokens", "ten", 1.5, []), *param("max_tokens", CONTEXT + 1, 10**9)],
         ),
         "temperature": number(
@@ -436,7 +440,8 @@ def shared(chat):
         "vllm_xargs": Field(
             sampling("extra_args"),
             None,
-            [ok({"a": 1, "b": ["x", 2], "c": 0.5}, {"a": 1, "b": ["x", 2], "c": 0.5})],
+            [ok({"a": 1, "b": ["x", 2], "c": 0.5, "d": True, "e": "1"},
+                   {"a": 1, "b": ["x", 2], "c": 0.5, "d": True, "e": "1"})],
             [
                 *wrong("vllm_xargs", 5, "x", [], {"a": {"b": 1}}, {"a": None}),
                 *param("vllm_xargs", {"trace_decode_token_ids": "x"},
