@@ -75,6 +75,9 @@ class ScriptedEngine:
         self.controls.append(call)
         return {}
 
+    async def fetch_stats(self):
+        return self.stats
+
     async def abort(self, request_ids, finish_reason="abort"):
         self.stopped += [(r, finish_reason) for r in request_ids]
 
