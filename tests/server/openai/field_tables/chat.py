@@ -300,6 +300,10 @@ def batch_table():
     table["echo"] = table["echo"].but(
         beside={**OPEN_END, "messages": [[*HI, {"role": "assistant", "content": "The sea"}]]}
     )
+    alone = table["chat_template"]  # which renders it in a process of its own
+    table["chat_template"] = alone.but(
+        taken=[], refused=[row for row in alone.refused if row.on is None]
+    )
     table["return_prompt_text"] = Field(
         reply("choices", 0, "prompt_text"),
         None,
