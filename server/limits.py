@@ -1,7 +1,8 @@
 """What a request body must be before any handler sees it: JSON by name, JSON by content, bounded.
 
 `decode_json` turns every way a body can be wrong into a `SchemaViolation` whose `param` is the
-location in it (`body.messages.0.role`), the form vLLM answers with.
+location in it (`body.messages.0.role`), the form vLLM answers with. As there, a number may be
+written as text ("0.5"), a whole number as 4.0, a boolean as "true" or 1.
 """
 
 import re
@@ -26,7 +27,9 @@ def decode_json(body: bytes, kind: type[T]) -> T:
         SchemaViolation: not JSON, not UTF-8, nested too deeply, or a field that does not fit.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        if not body.isascii():
+            body.decode()  # msgspec does not look at the bytes of members it leaves out
+        return msgspec.json.decode(body, type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise _violation(str(error)) from None
     except msgspec.DecodeError as error:
@@ -49,7 +52,7 @@ def convert_json(value: object, kind: type[T], location: str) -> T:
         SchemaViolation: it does not fit; `param` is the place inside it.
     """
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _violation(str(error), location) from None
 

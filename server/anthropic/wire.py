@@ -1,6 +1,6 @@
 """Bodies of POST /v1/messages and POST /v1/messages/count_tokens.
 
-Types are strict: a wrong type in any known field is refused with the field's path. Unknown fields
+A wrong type in any known field is refused with the field's path. Unknown fields
 (`cache_control`, `citations`, beta features) are ignored.
 """
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ortloom.server.openai.wire_common import Positive
+from ortloom.server.openai.wire_common import ExtraArguments, Positive
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -113,4 +113,4 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: ExtraArguments | None = None

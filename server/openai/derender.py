@@ -177,8 +177,9 @@ def _chat_request(
         body = decode_json(raw, ChatCompletionRequest)
         fields = decode_json(raw, TemplateFields)
     top = most_listed(replies)
-    if top is not None and not (body.logprobs or body.logprobs_detail):
-        body = msgspec.structs.replace(body, logprobs=True, top_logprobs=top)
+    if top is not None and not body.logprobs:
+        shown = body.top_logprobs or 0 if body.logprobs_detail else top
+        body = msgspec.structs.replace(body, logprobs=True, top_logprobs=shown)
     elif top is None:
         body = msgspec.structs.replace(body, logprobs=None, top_logprobs=None)
     return _replayable(body, asked, replies), fields
@@ -194,8 +195,9 @@ def _completion_request(
     else:
         body = decode_json(raw, CompletionRequest)
     top = most_listed(replies)
-    if top is None or (body.logprobs is None and not body.logprobs_detail):
-        body = msgspec.structs.replace(body, logprobs=top)
+    if top is None or body.logprobs is None:
+        shown = 0 if body.logprobs_detail and top is not None else top
+        body = msgspec.structs.replace(body, logprobs=shown)
     return _replayable(body, asked, replies)
 
 

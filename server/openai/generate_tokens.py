@@ -76,7 +76,7 @@ def prepare(body: GenerateRequest, request: Request, front: FrontContext) -> Tok
     """
     check_model(body.model, front)
     if min(body.token_ids) < 0:
-        raise SchemaViolation("1 validation error: a token id is negative.", "body.token_ids")
+        raise SchemaViolation("1 validation error: token_ids has a negative id.", "body.token_ids")
     _check_media(body)
     text = body.output_mode == "text"
     sampling = _sampling(body)
@@ -85,7 +85,11 @@ def prepare(body: GenerateRequest, request: Request, front: FrontContext) -> Tok
         tokenizer_of(front)
     context = sampling_context(front)
     model = front.config.model
-    params = sampling_params(sampling, context, sampling.logprobs, sampling.prompt_logprobs)
+    try:
+        params = sampling_params(sampling, context, sampling.logprobs, sampling.prompt_logprobs)
+    except SchemaViolation as error:
+        error.param = (error.param or "").replace("body.", "body.sampling_params.", 1) or None
+        raise
     if model.return_sampling_mask:
         params = msgspec.structs.replace(params, sampling_mask=True)
     params = _with_thinking(params, body, sampling, front)

@@ -137,8 +137,9 @@ def _constraint(constraint: StructuredOutput) -> dict[str, Any]:
     members: dict[str, Any] = {constraint.kind: value}
     if constraint.whitespace_pattern is not None:
         members["whitespace_pattern"] = constraint.whitespace_pattern
-    if constraint.disable_any_whitespace:
-        members["disable_any_whitespace"] = True
+    for name in ("disable_any_whitespace", "disable_additional_properties"):
+        if getattr(constraint, name):
+            members[name] = True
     return members
 
 

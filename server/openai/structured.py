@@ -38,7 +38,7 @@ def _from_format(given: ResponseFormat) -> StructuredOutput | None:
             raise InvalidRequest(
                 "response_format of type json_schema needs json_schema.schema.", "response_format"
             )
-        schema = _schema_text(given.json_schema.schema, "response_format")
+        schema = _schema_text(given.json_schema.schema, "response_format", "json_schema")
         return StructuredOutput(kind="json", value=schema)
     if given.type == "structural_tag":
         tag = {"format": given.format}
@@ -56,7 +56,7 @@ def _from_structured(given: StructuredOutputs) -> StructuredOutput:
     name = "structured_outputs"
     found: list[StructuredOutput] = []
     if given.json is not None:
-        found.append(StructuredOutput(kind="json", value=_schema_text(given.json, name)))
+        found.append(StructuredOutput(kind="json", value=_schema_text(given.json, name, "json")))
     if given.json_object:
         found.append(StructuredOutput(kind="json_object"))
     if given.regex is not None:
@@ -86,22 +86,27 @@ def _from_structured(given: StructuredOutputs) -> StructuredOutput:
     )
 
 
-def _schema_text(schema: object, param: str) -> str:
-    """A JSON schema, given as JSON or as text holding JSON, as text."""
+def _schema_text(schema: object, param: str, member: str) -> str:
+    """A JSON schema, given as JSON or as text holding JSON, as text; it is a member of `param`."""
+    where = f"{param}.{member}"
     try:
         if isinstance(schema, str):
             schema = json.loads(schema)
         if not isinstance(schema, (dict, bool)):
-            raise InvalidRequest("A JSON schema must be an object or a boolean.", param)
+            raise InvalidRequest(
+                f"The JSON schema in {where} must be an object or a boolean.", param
+            )
         return json.dumps(schema, ensure_ascii=False)
     except RecursionError:
-        raise InvalidRequest("The JSON schema is nested too deeply.", param) from None
+        raise InvalidRequest(f"The JSON schema in {where} is nested too deeply.", param) from None
     except ValueError:
-        raise InvalidRequest("The JSON schema is not valid JSON.", param) from None
+        raise InvalidRequest(f"The JSON schema in {where} is not valid JSON.", param) from None
 
 
 def _json_text(value: object, param: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:
-        raise InvalidRequest("The structural tag is nested too deeply.", param) from None
+        raise InvalidRequest(
+            f"The structural tag in {param} is nested too deeply.", param
+        ) from None

@@ -1,7 +1,8 @@
 """Request fields that the completion and the chat route share.
 
-Types are strict: a wrong type in any known field is refused with the field's path. Unknown fields
-are ignored. Null counts as "not given" where a default exists.
+A wrong type in any known field is refused with the field's path; numbers and booleans may also be
+written as text (`limits`). Unknown fields are ignored. Null counts as "not given" where a default
+exists.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,12 +13,15 @@ from ortloom.runtime.sampling_params import LogitsProcessorSpec, RepetitionDetec
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Scalar = str | bool | int | float
+ExtraArguments = dict[str, Scalar | list[Scalar]]
+"""`vllm_xargs`: scalars and lists of them."""
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """`stream_options`."""
+    """`stream_options`; null switches usage off, as false does."""
 
-    include_usage: bool | None = None
+    include_usage: bool | None = True
     continuous_usage_stats: bool | None = None
 
 
@@ -100,7 +104,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: ExtraArguments | None = None
     repetition_detection: RepetitionDetection | None = None
     logits_processors: list[str | LogitsProcessorSpec] | None = None
     thinking_token_budget: int | None = None

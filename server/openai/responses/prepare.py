@@ -250,7 +250,8 @@ def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
     try:
         constraint_of(converted, None)
     except InvalidRequest as error:
-        raise InvalidRequest(str(error).replace("response_format", "text.format"), "text") from None
+        text = str(error).replace("response_format.json_schema", "text.format.schema")
+        raise InvalidRequest(text.replace("response_format", "text.format"), "text") from None
     return converted
 
 

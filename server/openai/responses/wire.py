@@ -1,6 +1,6 @@
 """The body of POST /v1/responses.
 
-Types are strict and unknown fields are ignored, as on the other routes. Input items, tools and
+Wrong types are refused and unknown fields ignored, as on the other routes. Input items, tools and
 `tool_choice` are unions over `type`; `items` and `tools` tell them apart.
 """
 
@@ -9,7 +9,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ortloom.server.openai.wire_chat import ReasoningEffort
-from ortloom.server.openai.wire_common import GenerationRequest, Int64, StructuredOutputs
+from ortloom.server.openai.wire_common import (
+    ExtraArguments,
+    GenerationRequest,
+    Int64,
+    StructuredOutputs,
+)
 
 Includable = Literal[
     "code_interpreter_call.outputs",
@@ -103,7 +108,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     session_id: str | None = None
     priority: Int64 | None = None
     cache_salt: str | None = None
-    vllm_xargs: dict[str, Any] | None = None
+    vllm_xargs: ExtraArguments | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
 

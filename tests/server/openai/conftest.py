@@ -133,6 +133,9 @@ class RunningApp:
             self._started.set()
 
     async def _serve(self):
+        from sanic.application.constants import ServerStage
+        from sanic.application.state import ApplicationServerInfo
+
         from ortloom.server.app import create_app
         from ortloom.server.protocol import LoomProtocol
 
@@ -146,6 +149,8 @@ class RunningApp:
         await server.startup()
         await server.before_start()
         await server.after_start()
+        # as in the real front: tasks of handlers run at once
+        app.state.server_info.append(ApplicationServerInfo({}, ServerStage.SERVING))
         self._started.set()
         await self._stop.wait()
         await server.before_stop()

@@ -23,6 +23,7 @@ class ScriptedEngine:
         refusal: raised before the first output.
         failure: (number of tokens, exception) raised after that many tokens.
         mask: the sampling mask of every token.
+        controls: the control calls so far.
         cached: num_cached_tokens of every request.
         offers: outputs are offered to the taker.
         taken: outputs that it took.
@@ -49,6 +50,7 @@ class ScriptedEngine:
         self.hold = None
         self.mask = [1, 2]
         self.requests = []
+        self.controls = []
         self.open = set()
         self.stopped = []
         self.produced = 0
@@ -72,10 +74,15 @@ class ScriptedEngine:
         pass
 
     async def reset_prefix_cache(self, reset_running_requests=False):
+        self.controls.append(("reset_prefix_cache", reset_running_requests))
         return True
 
     async def control(self, call):
+        self.controls.append(call)
         return {}
+
+    async def fetch_stats(self):
+        return self.stats
 
     async def abort(self, request_ids, finish_reason="abort"):
         self.stopped += [(r, finish_reason) for r in request_ids]

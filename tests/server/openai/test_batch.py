@@ -28,27 +28,6 @@ def test_each_conversation_is_a_choice(app, engine, tokenizer):
     assert reply["prompt_token_ids"] is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "kind", "param"),
-    [
-        ({"messages": HI}, "Bad Request", "body.messages.0"),
-        ({"messages": []}, "BadRequestError", "messages"),
-        ({"messages": [HI] * 1025}, "BadRequestError", "messages"),
-        ({"stream": True}, "BadRequestError", "stream"),
-        ({"n": 2}, "BadRequestError", "n"),
-        ({"use_beam_search": True}, "BadRequestError", "use_beam_search"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "BadRequestError", "tools"),
-        ({"temperature": 5}, "BadRequestError", "temperature"),
-        ({"messages": [HI, [{"role": "wizard", "content": "x"}]]}, "BadRequestError", None),
-    ],
-)
-def test_what_a_batch_refuses(app, engine, fields, kind, param):
-    response = app.post(BATCH, {"messages": [HI, SEA], **fields})
-    error = response.json()["error"]
-    assert (response.status_code, error["type"], error["param"]) == (400, kind, param)
-    assert not engine.requests
-
-
 def test_one_failure_ends_the_batch(app, engine):
     engine.failure = (1, RuntimeError("broken"))
     assert app.post(BATCH, {"messages": [HI, SEA], "max_tokens": 3}).status_code == 500

@@ -3,7 +3,6 @@
 import pytest
 
 from ortloom.config import RouteConfig
-from ortloom.server.openai.wire_derender import DerenderChat, DerenderCompletion
 
 GENERATE = "/inference/v1/generate"
 HI = [{"role": "user", "content": "hi"}]
@@ -99,64 +98,6 @@ def test_fields_for_extensions_go_on_as_they_came(scale_out):
     asked = {"prompt": "x", "vllm_xargs": {"a": [1, "b"]}}
     (rendered,) = scale_out.post("/v1/completions/render", asked).json()
     assert rendered["sampling_params"]["vllm_xargs"] == {"a": [1, "b"]}
-
-
-PARAMETERS = {
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 5,
-    "min_p": 0.1,
-    "repetition_penalty": 1.2,
-    "presence_penalty": 0.3,
-    "frequency_penalty": 0.2,
-    "seed": 7,
-    "stop": ["zz"],
-    "stop_token_ids": [9],
-    "min_tokens": 1,
-    "ignore_eos": True,
-    "logit_bias": {"5": 1.0},
-    "allowed_token_ids": [1, 2, 3],
-    "bad_words": ["sea"],
-    "include_stop_str_in_output": True,
-    "skip_special_tokens": False,
-    "structured_outputs": {"regex": "a+"},
-    "max_tokens": 4,
-    "logprobs": 2,
-    "n": 2,
-}
-
-
-def test_the_rendered_request_samples_alike(scale_out, engine, say):
-    """The engine is asked for the same, whichever way it is asked."""
-    say("a b c", end=False)
-    asked = {"prompt": "The sea", **PARAMETERS}
-    scale_out.post("/v1/completions", asked)
-    direct = [r.sampling for r in engine.requests]
-    engine.requests.clear()
-    (rendered,) = scale_out.post("/v1/completions/render", asked).json()
-    response = scale_out.post(GENERATE, rendered)
-    assert response.status_code == 200, response.text
-    assert [r.sampling for r in engine.requests] == direct
-
-
-@pytest.mark.parametrize(
-    "constraint",
-    [
-        {"json": {"type": "object"}},
-        {"json_object": True},
-        {"choice": ["a", "b"]},
-        {"grammar": "root ::= a"},
-        {"regex": "a+", "whitespace_pattern": " ?"},
-    ],
-)
-def test_constraints_survive_rendering(scale_out, engine, constraint):
-    asked = {"prompt": "x", "structured_outputs": constraint, "max_tokens": 1}
-    scale_out.post("/v1/completions", asked)
-    (rendered,) = scale_out.post("/v1/completions/render", asked).json()
-    scale_out.post(GENERATE, rendered)
-    direct, through = (r.sampling.structured_output for r in engine.requests)
-    assert direct is not None
-    assert through == direct
 
 
 @pytest.mark.parametrize("route", ["completions", "chat/completions"])
@@ -369,34 +310,6 @@ GOOD_CHUNK = {"choices": [{"index": 0, "token_ids": [5], "finish_reason": None}]
 def test_what_derendering_refuses(scale_out, path, body, param):
     response = scale_out.post(f"/v1/{path}/derender", body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
-
-
-DERENDER_FIELDS = {
-    "model": (["tiny", None], 5, "body.model"),
-    "stream": ([False, None], "x", "body.stream"),
-    "generate_chunk": ([None], 5, "body.generate_chunk"),
-    "stream_state": ([None, {}], 5, "body.stream_state"),
-    "generate_response": ([GOOD_CHUNK], 5, "body.generate_response"),
-    "generate_responses": ([[GOOD_CHUNK]], 5, "body.generate_responses"),
-    "prompt_tokens": ([None], "x", "body.prompt_tokens"),
-    "prompt_token_ids": ([None], "x", "body.prompt_token_ids"),
-    "chat_request": ([None, {"messages": HI}], {"messages": 5}, "body.messages"),
-    "completion_request": ([None, {"prompt": "x"}], {"prompt": 5}, "body.prompt"),
-}
-"""Field -> values that are taken, one that is not, and where the fault is."""
-
-
-@pytest.mark.parametrize("kind", [DerenderChat, DerenderCompletion])
-def test_every_field_of_the_derender_bodies(scale_out, kind):
-    route = "chat/completions" if kind is DerenderChat else "completions"
-    base = {"generate_response": GOOD_CHUNK, "generate_responses": [GOOD_CHUNK]}
-    for field in kind.__struct_fields__:
-        good, bad, param = DERENDER_FIELDS[field]
-        for value in good:
-            response = scale_out.post(f"/v1/{route}/derender", {**base, field: value})
-            assert response.status_code == 200, (field, value, response.text)
-        response = scale_out.post(f"/v1/{route}/derender", {**base, field: bad})
-        assert (response.status_code, response.json()["error"]["param"]) == (400, param), field
 
 
 def test_a_derendered_model_must_be_served(scale_out):

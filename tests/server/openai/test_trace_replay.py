@@ -16,4 +16,5 @@ def test_a_trace_that_is_no_list_of_ids_is_refused(app, value):
     fields = {"model": "tiny", "prompt": "x", "vllm_xargs": {"trace_decode_token_ids": value}}
     reply = app.post("/v1/completions", fields)
     assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == "vllm_xargs"
+    where = "body.vllm_xargs" if isinstance(value, dict) else "vllm_xargs"
+    assert reply.json()["error"]["param"] == where
