@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def row(count: int, tokens: int, windows: list[Window]) -> dict[str, object]:
     }
 
 
-def _median(values: "object") -> float:
-    return statistics.median(values)  # type: ignore[call-overload]
+def _median(values: Iterable[float]) -> float:
+    return statistics.median(values)
 
 
 def main() -> int:
