@@ -143,10 +143,6 @@ class Tokenizer:
         self._joins = _joins_tokens(file.decoder)
         self.spelling: Callable[[int], tuple[str, list[int]]] = lru_cache(_SPELLINGS)(self._spell)
         """`token_text` and `token_bytes` of a token; the list is not to be changed."""
-        self.spelled_json: Callable[[int], tuple[bytes, bytes]] = lru_cache(_SPELLINGS)(
-            self._spell_json
-        )
-        """The text of a token as JSON, and its bytes as a JSON list."""
         self.inner_texts: dict[int, str] = {}
         """What `inner_text` has found out."""
         self._longest = self._characters_per_token(file, longest)
@@ -316,10 +312,6 @@ class Tokenizer:
     def _spell(self, token_id: int) -> tuple[str, list[int]]:
         data = self.token_bytes(token_id)
         return data.decode("utf-8", "replace"), list(data)
-
-    def _spell_json(self, token_id: int) -> tuple[bytes, bytes]:
-        text, data = self._spell(token_id)
-        return msgspec.json.encode(text), msgspec.json.encode(data)
 
     @property
     def chat_templates(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -104,9 +105,16 @@ class Server:
         return [self.process.pid]
 
     def window(
-        self, path: str, body: str, streams: int, seconds: float, *, again: bool = False
+        self,
+        path: str,
+        body: str,
+        streams: int,
+        seconds: float,
+        *,
+        again: bool = False,
+        beside: Sequence[int] = (),
     ) -> Window:
-        """Measure one window; see `Ask`."""
+        """Measure one window; see `Ask`. `beside` are pids to watch behind the own ones."""
         ask = Ask(
             port=self.port,
             path=path,
@@ -114,7 +122,7 @@ class Server:
             streams=streams,
             seconds=seconds,
             settle=0.5,
-            pids=self.pids,
+            pids=[*self.pids, *beside],
             again=again,
         )
         with tempfile.NamedTemporaryFile() as file:
@@ -163,6 +171,13 @@ class Ours(Server):
         """The fronts."""
         assert self.process is not None
         return [p for p in _children(self.process.pid) if "ortloom.server.front" in _line(p)]
+
+    @property
+    def engine_pid(self) -> int:
+        """The scripted engine."""
+        assert self.process is not None
+        (pid,) = [p for p in _children(self.process.pid) if "benchmarks.sse.engine" in _line(p)]
+        return pid
 
     def sample(self, path: str, body: str) -> bytes:
         """The data of an event in the middle of a stream."""

@@ -169,7 +169,7 @@ async def _sample(
     measured: RequestMetrics,
     shortcut: Shortcut | None,
 ) -> AsyncGenerator[Piece, None]:
-    outputs = client.generate(request, shortcut)
+    outputs = client.generate(request) if shortcut is None else client.generate(request, shortcut)
     try:
         async for output in outputs:
             piece = None if shortcut is None else shortcut.last

@@ -3,7 +3,7 @@
 JSON has no infinity: values that are cut are written as `CUT`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,6 +12,7 @@ from ortloom.runtime.messages import TokenDetail, TokenLogprobs
 from ortloom.server.openai.detail import add_details
 from ortloom.server.openai.event_template import to_json
 from ortloom.server.openai.off_loop import position_json
+from ortloom.server.openai.token_forms import ID_FORMS, forms_of, id_spelling
 
 CUT = -9999.0
 """Logprob of a token that a mask or cut excludes (and of NaN)."""
@@ -32,35 +33,31 @@ class TokenNames:
     Attributes:
         spelling: a token as written, and the bytes it adds to the text (true ones, also for a part
             of a character).
-        json: the same as JSON.
+        forms: the same as JSON.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, as_ids: bool) -> None:
+        known = None if as_ids else tokenizer
         self.spelling: Callable[[int], tuple[str, list[int]]] = (
-            _id_spelling if as_ids or tokenizer is None else tokenizer.spelling
+            id_spelling if known is None else known.spelling
         )
-        self.json: Callable[[int], tuple[bytes, bytes]] = (
-            _id_json if as_ids or tokenizer is None else tokenizer.spelled_json
-        )
+        self.forms = ID_FORMS if known is None else forms_of(known)
 
     def name(self, token_id: int) -> str:
         """The token as written."""
         return self.spelling(token_id)[0]
 
 
-def _id_spelling(token_id: int) -> tuple[str, list[int]]:
-    name = f"token_id:{token_id}"
-    return name, list(name.encode())
-
-
-def _id_json(token_id: int) -> tuple[bytes, bytes]:
-    name, data = _id_spelling(token_id)
-    return to_json(name), to_json(data)
-
-
-def _json_of(values: Iterable[float]) -> list[bytes]:
-    """Each number as JSON."""
-    return to_json(list(values))[1:-1].split(b",")
+def _numbers(position: TokenLogprobs) -> tuple[list[int], tuple[bytes, ...]]:
+    """Ids and logprobs in the order of `entries`, the latter as JSON."""
+    ids, values = position.token_ids, position.logprobs
+    rows = dict(zip(ids, values, strict=True))
+    rows[ids[0]] = values[0]
+    text = to_json(list(rows.values()))
+    if min(values) <= CUT or b"null" in text:  # null: infinite or no number
+        rows = values_of(position)
+        text = to_json(list(rows.values()))
+    return list(rows), tuple(text[1:-1].split(b","))
 
 
 def entries(position: TokenLogprobs) -> list[tuple[int, float, int]]:
@@ -82,8 +79,6 @@ def values_of(position: TokenLogprobs) -> dict[int, float]:
 
 
 _COMPLETION = b'{"text_offset":[%b],"token_logprobs":[%b],"tokens":[%b],"top_logprobs":[{%b}]}'
-_ENTRY = b'{"token":%b,"logprob":%b,"bytes":%b}'
-_OWN = b'{"token":%b,"logprob":%b,"bytes":%b,"top_logprobs":[%b]}'
 
 
 class CompletionLogprobs:
@@ -136,18 +131,20 @@ class CompletionLogprobs:
 
     def json(self, token_ids: list[int], positions: Sequence[TokenLogprobs], offset: int) -> bytes:
         """The member as JSON, for the few tokens of a piece: much faster."""
-        name_of = self._names.json
+        name_of, pair_of, most = self._names.forms.name, self._names.forms.pair, self._most
         offsets, values, tokens, tops = [], [], [], []
         for token_id, position in zip(token_ids, positions, strict=True):
             offsets.append(offset)
-            tokens.append(name_of(token_id)[0])
-            offset += len(self._names.name(token_id))
-            rows = values_of(position)
-            numbers = _json_of(rows.values())
+            tokens.append(name_of(token_id))
+            offset += len(self._names.spelling(token_id)[0])
+            ids, numbers = _numbers(position)
             values.append(numbers[0])
-            listed = islice(zip(rows, numbers, strict=True), self._most)
-            named = {name_of(token)[0]: number for token, number in listed}
-            tops.append(b",".join([b"%b:%b" % item for item in named.items()]))
+            pairs = list(map(pair_of, ids[:most]))
+            if len(set(pairs)) < len(pairs):  # of members with one name the last one counts
+                listed = zip(pairs, numbers[:most], strict=True)
+                tops.append(b",".join([pair % number for pair, number in dict(listed).items()]))
+            else:
+                tops.append(b",".join(pairs) % numbers[:most])
         return _COMPLETION % (
             to_json(offsets)[1:-1],
             b",".join(values),
@@ -167,7 +164,7 @@ class ChatLogprobs:
 
     def __init__(self, names: TokenNames, top: int, keep_all: bool = False) -> None:
         self._spelling = names.spelling
-        self._json = names.json
+        self._forms = names.forms
         self._most = None if keep_all or top < 0 else top
 
     def build(
@@ -186,18 +183,13 @@ class ChatLogprobs:
 
     def json(self, positions: Sequence[TokenLogprobs]) -> bytes:
         """The member as JSON, for the few tokens of a piece: much faster."""
-        name_of = self._json
+        entry_of, most = self._forms.entry, self._most
         content = []
         for position in positions:
-            rows = values_of(position)
-            numbers = _json_of(rows.values())
-            listed = islice(zip(rows, numbers, strict=True), self._most)
-            tops = []
-            for token, number in listed:
-                name, data = name_of(token)
-                tops.append(_ENTRY % (name, number, data))
-            name, data = name_of(position.token_ids[0])
-            content.append(_OWN % (name, numbers[0], data, b",".join(tops)))
+            ids, numbers = _numbers(position)
+            own = entry_of(ids[0]) % numbers[0]
+            listed = b",".join(map(entry_of, ids[:most])) % numbers[:most]
+            content.append(b'%b,"top_logprobs":[%b]}' % (own[:-1], listed))
         return b'{"content":[%b]}' % b",".join(content)
 
     def _entry(self, token_id: int, value: float) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def test_every_case_is_measured():
 
 def test_several_fronts_are_measured():
     head, line = ran("benchmarks.sse.fronts", "--seconds", "2", "--fronts", "2", "--tokens", "4")
+    assert line["cores_engine"] > 0
     assert head["processors"] >= 1
     assert line["streams_per_second"] > 0
     assert line["tokens_per_second"] >= 4 * int(line["streams_per_second"])

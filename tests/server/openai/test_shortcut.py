@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ortloom.config import LogConfig, RouteConfig
+from ortloom.server.openai import completions
 from ortloom.server.openai.chat_chunks import ChatChunks
 from ortloom.server.openai.output_log import OutputLog
 
@@ -71,14 +72,35 @@ def without_usage(grouped):
     return grouped
 
 
+@pytest.fixture
+def without_templates(monkeypatch):
+    """Every event is built as a whole."""
+
+    def patched(kind):
+        begin = kind.__init__
+
+        def init(self, *arguments):
+            begin(self, *arguments)
+            self._plain = False
+
+        monkeypatch.setattr(kind, "__init__", init)
+
+    def patch():
+        patched(ChatChunks)
+        patched(completions._Chunks)
+
+    return patch
+
+
 @pytest.mark.parametrize("name", list(CASES))
-def test_the_events_are_those_of_the_long_way(app, engine, say, name):
+def test_the_events_are_those_of_the_long_way(app, engine, say, name, without_templates):
     path, fields = CASES[name]
     say(' place of 日本 100% "endless" wonder and mystery. a👍🏽b {x} %s\n', end=False)
-    long = events_of(app, engine, path, fields, offers=False)
-    assert engine.taken == 0
     short = events_of(app, engine, path, fields, offers=True)
     assert engine.taken > 0
+    without_templates()
+    long = events_of(app, engine, path, fields, offers=False)
+    assert engine.taken == 0
     assert len(short) == len(long)
     several = fields.get("n") or isinstance(fields.get("prompt"), list)
     if several:
