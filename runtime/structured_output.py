@@ -238,6 +238,7 @@ class GrammarCompiler:
         self._backend_lock = threading.Lock()
         self._cache: OrderedDict[StructuredOutput, GrammarMatcher] = OrderedDict()
         self._cache_lock = threading.Lock()
+        self._new_lock = threading.Lock()
 
     def load(self) -> None:
         """Read the byte table now, instead of at the first constraint; the trial's process, if
@@ -262,13 +263,24 @@ class GrammarCompiler:
             InvalidRequest: as `compile`, or it takes too much time or memory.
         """
         constraint = self._effective(constraint)
+        if self._knows(constraint):
+            return
+        with self._new_lock:  # samples of one request come together and share what it is made into
+            if self._knows(constraint):
+                return
+            if self._trial is not None:
+                if self._backend is None:
+                    self.load()
+                self._trial.check(constraint)
+            self.compile(constraint)
+
+    def _knows(self, constraint: StructuredOutput) -> bool:
+        """Whether a constraint is compiled; it is then the last to be dropped."""
         with self._cache_lock:
             known = constraint in self._cache
-        if not known and self._trial is not None:
-            if self._backend is None:
-                self.load()
-            self._trial.check(constraint)
-        self.compile(constraint)
+            if known:
+                self._cache.move_to_end(constraint)
+            return known
 
     def close(self) -> None:
         """End the trial's process."""
