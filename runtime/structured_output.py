@@ -251,10 +251,17 @@ class GrammarCompiler:
             self._trial.start()
         self._engine()
 
-    def load_quietly(self) -> None:
-        """As `load`, if there is a tokenizer."""
-        if self._vocabulary.known:
-            self.load()
+    def begin_to_load(self) -> None:
+        """As `load`, if there is a tokenizer, in a thread of its own.
+
+        The trial's process is started by the caller's thread, since it ends with the thread that
+        started it.
+        """
+        if not self._vocabulary.known:
+            return
+        if self._trial is not None:
+            self._trial.start()
+        threading.Thread(target=self._engine, name="ortloom-grammars", daemon=True).start()
 
     def validate(self, constraint: StructuredOutput) -> None:
         """Try a constraint out and compile it, so that `start` finds it ready.
