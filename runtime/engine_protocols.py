@@ -57,7 +57,7 @@ class Runner(Protocol):
         """Run one decode step in block 1, which nobody holds then."""
 
     def read_ahead(self) -> None:
-        """Read what a later request may need; called in a thread of its own while all is idle."""
+        """Begin to read what a later request may need; called once, while all is idle."""
 
     def release(self, part: str, discard: bool) -> None:
         """Give the memory of `weights` or `kv_cache` back; `discard` drops cached files too."""

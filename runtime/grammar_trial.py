@@ -105,10 +105,12 @@ class GrammarTrial:
         except OSError:
             worker.wait()
             return None
-        head = _read(worker.stdout, _LENGTH_BYTES, deadline)
-        body = (
-            None if head is None else _read(worker.stdout, int.from_bytes(head, "little"), deadline)
-        )
+        try:
+            head = _read(worker.stdout, _LENGTH_BYTES, deadline)
+            size = 0 if head is None else int.from_bytes(head, "little")
+            body = None if head is None else _read(worker.stdout, size, deadline)
+        except (OSError, ValueError):  # closed meanwhile by another thread
+            return None
         if body is None and time.monotonic() < deadline:
             worker.wait()
         return body

@@ -1,7 +1,6 @@
-"""Work that waits for a moment without requests: done once, in a thread of its own."""
+"""Work that waits for a moment without requests, and is begun once."""
 
 import logging
-import threading
 from collections.abc import Callable
 
 log = logging.getLogger("ortloom.engine")
@@ -12,17 +11,18 @@ ready takes for its first request."""
 
 
 class IdleWork:
-    """Starts `work` once the engine has had nothing to do for `IDLE_SECONDS`.
+    """Begins `work` once the engine has had nothing to do for `IDLE_SECONDS`, at first something:
+    until a client has come the server is still starting.
 
     Args:
-        work: what to do; may hold the interpreter lock for long.
+        work: begins it and returns at once; called in the engine's thread.
         clock: monotonic seconds.
     """
 
     def __init__(self, work: Callable[[], None], clock: Callable[[], float]) -> None:
         self._work: Callable[[], None] | None = work
         self._clock = clock
-        self._since = clock()
+        self._since: float | None = None
 
     @property
     def patience(self) -> float | None:
@@ -36,13 +36,9 @@ class IdleWork:
         now = self._clock()
         if busy:
             self._since = now
-        elif now - self._since >= IDLE_SECONDS:
+        elif self._since is not None and now - self._since >= IDLE_SECONDS:
             work, self._work = self._work, None
-            threading.Thread(target=_done, args=(work,), name="ortloom-idle", daemon=True).start()
-
-
-def _done(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception:  # whoever needs what it makes meets the error again
-        log.debug("work ahead of need failed", exc_info=True)
+            try:
+                work()
+            except Exception:  # whoever needs what it makes meets the error again
+                log.debug("work ahead of need failed", exc_info=True)

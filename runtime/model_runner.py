@@ -298,10 +298,10 @@ class ModelRunner:
         self.trim()
 
     def read_ahead(self) -> None:
-        """Read the grammars' tokenizer and start their process, unless memory is scarce: each takes
-        some 16 times the size of the tokenizer's file, for nothing if no request is constrained."""
+        """Have the grammars' tokenizer read and their process started, unless memory is short: both
+        take some 16 times the size of the tokenizer's file, maybe for nothing."""
         if machine.memory_left() > self.kv_cache_bytes + _PLENTY:
-            self._grammars.load_quietly()
+            self._grammars.begin_to_load()
 
     def _try_steps(self, prompt_tokens: int, steps: tuple[tuple[int, int], ...]) -> None:
         """Steps of (first token, tokens) of a request of no client in block 1, with sampling."""

@@ -238,6 +238,7 @@ class GrammarCompiler:
         self._backend_lock = threading.Lock()
         self._cache: OrderedDict[StructuredOutput, GrammarMatcher] = OrderedDict()
         self._cache_lock = threading.Lock()
+        self._new_lock = threading.Lock()
 
     def load(self) -> None:
         """Read the byte table now, instead of at the first constraint; the trial's process, if
@@ -250,10 +251,17 @@ class GrammarCompiler:
             self._trial.start()
         self._engine()
 
-    def load_quietly(self) -> None:
-        """As `load`, if there is a tokenizer."""
-        if self._vocabulary.known:
-            self.load()
+    def begin_to_load(self) -> None:
+        """As `load`, if there is a tokenizer, in a thread of its own.
+
+        The trial's process is started by the caller's thread, since it ends with the thread that
+        started it.
+        """
+        if not self._vocabulary.known:
+            return
+        if self._trial is not None:
+            self._trial.start()
+        threading.Thread(target=self._engine, name="ortloom-grammars", daemon=True).start()
 
     def validate(self, constraint: StructuredOutput) -> None:
         """Try a constraint out and compile it, so that `start` finds it ready.
@@ -262,13 +270,24 @@ class GrammarCompiler:
             InvalidRequest: as `compile`, or it takes too much time or memory.
         """
         constraint = self._effective(constraint)
+        if self._knows(constraint):
+            return
+        with self._new_lock:  # samples of one request come together and share what it is made into
+            if self._knows(constraint):
+                return
+            if self._trial is not None:
+                if self._backend is None:
+                    self.load()
+                self._trial.check(constraint)
+            self.compile(constraint)
+
+    def _knows(self, constraint: StructuredOutput) -> bool:
+        """Whether a constraint is compiled; it is then the last to be dropped."""
         with self._cache_lock:
             known = constraint in self._cache
-        if not known and self._trial is not None:
-            if self._backend is None:
-                self.load()
-            self._trial.check(constraint)
-        self.compile(constraint)
+            if known:
+                self._cache.move_to_end(constraint)
+            return known
 
     def close(self) -> None:
         """End the trial's process."""

@@ -131,6 +131,19 @@ def compiler(path):
     return made
 
 
+def test_what_was_begun_in_idleness_is_there_when_it_is_needed(trial, path):
+    compiler = GrammarCompiler(path, VOCAB, [EOS], trial)
+    compiler.begin_to_load()
+    first = worker_pid(trial)
+    for loader in threading.enumerate():
+        if loader.name == "ortloom-grammars":
+            loader.join(60)
+    assert compiler._backend is not None
+    trial.check(GOOD)
+    assert worker_pid(trial) == first
+    GrammarCompiler(None, VOCAB, [EOS]).begin_to_load()
+
+
 def test_a_wide_schema_gets_more_time_and_others_do_not(compiler):
     usual = COMPILE_SECONDS["guidance"]
     assert seconds_for(ENDLESS, usual) == seconds_for(GOOD, usual) == usual

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ortloom.errors import InvalidRequest
+from ortloom.runtime import structured_output
 from ortloom.runtime.request import Request
 from ortloom.runtime.sampler import Sampler
 from ortloom.runtime.sampling_params import SamplingParams, StructuredOutput
@@ -305,3 +306,64 @@ def test_a_grammar_that_no_longer_compiles_fails_its_row_only():
     results = sampler.sample(np.zeros((2, VOCAB), np.float32), requests)
     assert results[0].error_param == "structured_outputs"
     assert results[1].token_id is not None
+
+
+class CountingTrial:
+    """Stands where the process is that tries constraints out."""
+
+    def __init__(self):
+        self.checked = []
+
+    def start(self):
+        pass
+
+    def check(self, constraint):
+        time.sleep(0.05)
+        self.checked.append(constraint.value)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def counted(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    trial = CountingTrial()
+    return GrammarCompiler(path, VOCAB, [EOS], trial), trial
+
+
+def test_equal_constraints_are_compiled_once_also_at_the_same_time(counted):
+    compiler, trial = counted
+    threads = [
+        threading.Thread(target=compiler.validate, args=(StructuredOutput("regex", f"{c}+"),))
+        for c in "aaaabb"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(trial.checked) == ["a+", "b+"]
+    compiler.validate(StructuredOutput("regex", "a" + "+"))
+    assert len(trial.checked) == 2
+    compiler.validate(StructuredOutput("regex", "a+", disable_any_whitespace=True))
+    assert len(trial.checked) == 3
+
+
+def test_the_constraints_used_longest_ago_are_forgotten(counted, monkeypatch):
+    monkeypatch.setattr(structured_output, "CACHED_GRAMMARS", 3)
+    compiler, trial = counted
+    for letter in "abcadab":
+        compiler.validate(StructuredOutput("regex", letter))
+    assert trial.checked == ["a", "b", "c", "d", "b"]
+
+
+def test_requests_with_one_constraint_each_follow_their_own_copy(counted, tokenizer):
+    compiler, _ = counted
+    constraint = StructuredOutput("regex", "(ab|ba){8}")
+    first, second = (compiler.start(constraint, ()) for _ in "12")
+    ids = [tokenizer.encode(c, add_special_tokens=False).ids[0] for c in "ab"]
+    first.advance(ids * 8)
+    second.advance(ids[::-1])
+    assert (first.error, second.error) == (None, None)
+    assert (first.complete, second.complete) == (True, False)
