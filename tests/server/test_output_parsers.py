@@ -99,7 +99,8 @@ def test_a_closing_sentence_must_hold_the_end():
     with pytest.raises(ConfigError, match="--reasoning-config"):
         load(reasoning_parser="deepseek_r1", reasoning_end="Stop.")
     alone = load(reasoning_start="<r>", reasoning_end="</r>")
-    assert (alone.reasoning, alone.markers.end) == (None, "</r>")
+    assert alone.reasoning is None
+    assert (alone.markers.start, alone.markers.end) == ("<r>", "</r>")
 
 
 def test_strict_calls_need_a_format_that_can_be_enforced():

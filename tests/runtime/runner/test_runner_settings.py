@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import sys
+import types
 
 import msgspec
+import numpy as np
 import pytest
 
 from ortloom.config import StructuredOutputsConfig
@@ -96,6 +99,31 @@ def test_the_window_may_end_the_context(bundle, make_config, tmp_path):
     after = changed(before, "model", disable_sliding_window=True)
     lengths = [ModelRunner.load(config).max_model_len for config in (before, after)]
     assert lengths == [manifest.architecture.max_position_embeddings, 40]
+
+
+class OnlySeven:
+    """A user's logits processor."""
+
+    def __init__(self, vocab_size):
+        pass
+
+    def new_request(self, params):
+        def change(output, row):
+            row[:7] = row[8:] = -np.inf
+
+        return change
+
+
+def test_processors_of_users_change_what_is_drawn(driver, make_config, monkeypatch):
+    """--logits-processors (logits_processors)"""
+    monkeypatch.setitem(sys.modules, "user_side", types.SimpleNamespace(OnlySeven=OnlySeven))
+    changed_runner = ModelRunner.load(make_config(logits_processors=("user_side:OnlySeven",)))
+    drawn = []
+    for each in (driver, type(driver)(changed_runner)):
+        request = each.request([5, 6, 9])
+        each.generate(request, 2)
+        drawn.append(request.output_token_ids)
+    assert drawn[0] != drawn[1] == [7, 7]
 
 
 @pytest.fixture(scope="module")
