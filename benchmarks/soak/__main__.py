@@ -19,7 +19,7 @@ from benchmarks.soak.run import Soak
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "e2e"))
 from served import Served
 
-FLAGS = ("--max-model-len", "512", "--num-gpu-blocks-override", "128", "--max-num-seqs", "64")
+FLAGS = ("--max-model-len", "512", "--num-gpu-blocks-override", "64", "--max-num-seqs", "64")
 GROWTH = 64 * 2**20
 """Bytes a process may grow by after warm-up."""
 
