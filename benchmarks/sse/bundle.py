@@ -6,6 +6,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from ortloom.models.bundle_files import hash_file
 from ortloom.models.manifest import (
     Architecture,
     FileEntry,
@@ -14,7 +15,6 @@ from ortloom.models.manifest import (
     Producer,
     Source,
     TokenizerFiles,
-    hash_file,
 )
 
 PROSE = Path(__file__).resolve().parents[1] / "versus" / "prose.txt"
