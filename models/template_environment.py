@@ -88,8 +88,10 @@ def compile_template(source: str) -> jinja2.Template:
     """
     try:
         return ENVIRONMENT.from_string(source)
-    except (jinja2.TemplateError, RecursionError) as error:
-        raise InvalidRequest(f"The chat template cannot be parsed: {error}") from None
+    except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
+        # a SyntaxError is Python's own: what the template was made into nests too deeply for it
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        raise InvalidRequest(f"The chat template cannot be parsed: {reason}") from None
 
 
 def variables_of(source: str) -> frozenset[str]:

@@ -60,6 +60,10 @@ def run(job: RenderJob) -> RenderResult:
         return RenderResult(error="The chat template needs too much memory.")
     if len(text) > OUTPUT_CHARACTERS:
         return RenderResult(error="The chat template writes too much text.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return RenderResult(error="The chat template writes half of a surrogate pair.")
     return RenderResult(text=text)
 
 

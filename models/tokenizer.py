@@ -22,6 +22,10 @@ REPLACEMENT = "\ufffd"
 _SPELLINGS = 16384
 """Tokens whose text and bytes are remembered."""
 
+_HELD_CHARACTERS = 2048
+"""Characters, or tokens, up to which the library may hold the interpreter's lock. It lets other
+threads run only where it is given a batch, of one here; seconds of a long text are theirs too."""
+
 _WORD_BOUNDARY = "\u2581"
 _NAMED_SPECIAL = (
     "bos_token",
@@ -223,7 +227,13 @@ class Tokenizer:
             InvalidRequest: the text is not valid Unicode (a lone surrogate).
         """
         try:
-            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            if len(text) <= _HELD_CHARACTERS:
+                encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            else:
+                [encoding] = self._backend.encode_batch_fast(
+                    [text], add_special_tokens=add_special_tokens
+                )
+            return list(encoding.ids)
         except (UnicodeEncodeError, TypeError):  # the library has no name for it
             raise InvalidRequest(
                 "The text is not valid Unicode (it holds half of a pair)."
@@ -241,7 +251,9 @@ class Tokenizer:
         tokens are put together without what the decoder writes between them.
         """
         if skip_special_tokens or spaces_between_special_tokens:
-            return str(self._backend.decode(list(token_ids), skip_special_tokens))
+            if len(token_ids) <= _HELD_CHARACTERS:
+                return str(self._backend.decode(list(token_ids), skip_special_tokens))
+            return str(self._backend.decode_batch([list(token_ids)], skip_special_tokens)[0])
         text = ""
         segment: list[int] = []
         context: list[int] = []

@@ -73,13 +73,15 @@ class GrammarTrial:
         """Compile a constraint in the worker.
 
         Raises:
-            InvalidRequest: it is refused, or kills the worker.
+            InvalidRequest: it is refused, or the worker dies over it twice.
         """
         message = msgspec.msgpack.encode(constraint)
         with self._lock:
             answer = self._ask(message)
-            if answer is None and self._worker is not None and self._worker.poll() == 0:
-                answer = self._ask(message)  # it had just ended for want of work
+            if answer is None and self._worker is not None and self._worker.poll() is not None:
+                # It had just ended for want of work, or was killed from outside: what a constraint
+                # may take is the matter of the worker's child.
+                answer = self._ask(message)
             if answer is None:
                 self.close()
                 raise InvalidRequest(TOO_MUCH, _PARAM)

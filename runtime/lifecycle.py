@@ -4,7 +4,8 @@ What is asked for is done between steps: memory must not go away under one, and 
 change what is being counted. While the engine is held, requests are taken and wait.
 
 - pause: `abort` ends all requests, `wait` lets those that are there finish, `keep` leaves them as
-  they are; then no step is run until `resume`.
+  they are; then no step is run until `resume`. One that still waits is over with it, and a sleep
+  that still waits with `wake_up`.
 - sleep: level 0 pauses; level 1 also gives the weights and the KV cache back, the file of the
   weights stays in the system's page cache; level 2 drops it from there too.
 """
@@ -24,6 +25,12 @@ MODES = ("abort", "wait", "keep")
 
 METHODS = frozenset({"pause", "resume", "sleep", "wake_up", "release_kv_cache", "state"})
 """The control calls that are answered here."""
+
+_ENDED_BY = {
+    "resume": frozenset({"pause"}),
+    "wake_up": frozenset({"sleep", "release_kv_cache"}),
+}
+"""Which calls end the state that others bring about."""
 
 
 class Memory(Protocol):
@@ -132,6 +139,8 @@ class Lifecycle:
         self._act(client_id, call)
 
     def _act(self, client_id: bytes, call: EngineControl) -> None:
+        if call.method in _ENDED_BY:
+            self._overtake(_ENDED_BY[call.method])
         reply = EngineReply(call.call_id)
         try:
             self._do(call)
@@ -141,6 +150,13 @@ class Lifecycle:
             reply.error = f"{call.method} failed: {error}"
         reply.info = self._state()
         self._reply(client_id, reply)
+
+    def _overtake(self, methods: frozenset[str]) -> None:
+        """Answer calls that still wait for requests to finish: what they would begin is over."""
+        overtaken = [entry for entry in self._draining if entry[1].method in methods]
+        self._draining = [entry for entry in self._draining if entry[1].method not in methods]
+        for client_id, call, _ in overtaken:
+            self._reply(client_id, EngineReply(call.call_id, info=self._state()))
 
     def _do(self, call: EngineControl) -> None:
         match call.method:

@@ -152,7 +152,7 @@ def apply_all(
             changed = function(output, row)
             if changed is not None:
                 row[:] = changed
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # one that gives up ends its request, no more
             raise UserProcessorFailed(f"a logits processor failed: {error}") from error
         if np.isnan(row).any():
             raise UserProcessorFailed("a logits processor left values that are no numbers")

@@ -3,6 +3,7 @@
 POST /tokenize uses the same function, so it tells exactly what chat would send.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,10 @@ from ortloom.server.context import FrontContext
 from ortloom.server.openai.messages import template_messages, template_tools
 from ortloom.server.openai.to_engine import encode, tokenizer_of
 from ortloom.server.openai.untrusted_template import render_untrusted
-from ortloom.server.openai.wire_chat import TemplateFields
+from ortloom.server.openai.wire_chat import ChatMessage, TemplateFields
+
+_INLINE_PIECES = 1024
+"""Messages and parts that are rendered on the event loop; more go to a thread."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,9 +59,18 @@ async def chat_prompt(
     kwargs = template_variables(fields, front)
     if own_template is not None:
         text = await _render_own(own_template, fields, kwargs, front)
-    else:
+    elif _pieces(fields.messages) <= _INLINE_PIECES:
         text = _render(fields, kwargs, front)
+    else:
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(front.long_texts, _render, fields, kwargs, front)
     return ChatPrompt(text, await encode(text, add_special_tokens, front, limited=limited))
+
+
+def _pieces(messages: list[ChatMessage]) -> int:
+    """Messages, and parts of their contents."""
+    parts = (len(m.content) for m in messages if isinstance(m.content, list))
+    return len(messages) + sum(parts)
 
 
 def template_variables(fields: TemplateFields, front: FrontContext) -> dict[str, Any]:

@@ -230,3 +230,9 @@ def test_sources_in_order_of_precedence(byte_level_folder, tmp_path):
             ChatTemplate.load(tmp_path, tokenizer, "{% if %}")
     finally:
         del tokenizer.config["chat_template"]
+
+
+def test_a_template_that_python_cannot_nest_is_refused():
+    deep = "{% for a in [1] %}" * 25 + "x" + "{% endfor %}" * 25
+    with pytest.raises(InvalidRequest, match="cannot be parsed: too many statically nested blocks"):
+        ChatTemplate({"default": deep}, {})

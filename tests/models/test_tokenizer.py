@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 
 import pytest
 
@@ -95,3 +97,37 @@ def test_an_unusable_folder_is_named(tmp_path, text):
         (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ManifestError, match=r"tokenizer\.json"):
         Tokenizer.load(tmp_path)
+
+
+def test_long_texts_and_lists_are_as_short_ones(tokenizer):
+    """The library has another way for them."""
+    text = "Grüße, 世界! <|im_end|> hello " * 300
+    assert len(text) > 4096
+    ids = tokenizer.encode(text)
+    assert ids == tokenizer._backend.encode(text).ids
+    assert len(ids) > 4096
+    for skip in (True, False):
+        assert tokenizer.decode(ids, skip) == tokenizer._backend.decode(ids, skip)
+    with pytest.raises(InvalidRequest, match="half of a pair"):
+        tokenizer.encode(text + "\ud800")
+
+
+def test_a_long_text_holds_no_other_thread_up(tokenizer):
+    """One word of it: the library looks at no other thread before it is done."""
+    text = "é" * 400_000
+    ended = threading.Event()
+    longest = 0.0
+
+    def encode():
+        tokenizer.encode(text)
+        ended.set()
+
+    thread = threading.Thread(target=encode)
+    began = last = time.monotonic()
+    thread.start()
+    while not ended.is_set():
+        time.sleep(0.002)
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+    thread.join()
+    assert longest < (last - began) / 2

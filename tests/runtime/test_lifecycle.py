@@ -106,6 +106,30 @@ def test_wait_with_nothing_to_wait_for_answers_at_once():
     assert call(engine, "pause", mode="wait").success
 
 
+@pytest.mark.parametrize(
+    ("method", "ending"),
+    [("pause", "resume"), ("sleep", "wake_up"), ("release_kv_cache", "wake_up")],
+)
+def test_what_still_waits_is_over_with_the_call_that_ends_it(method, ending):
+    """Else the engine would be held after it was told to go on."""
+    engine = started("a")
+    number = 7
+    engine.send(EngineControl(number, method, mode="wait"))
+    engine.step()
+    engine.add("late", OTHER, 4)
+    assert answer(engine, number) is None
+    other = "wake_up" if ending == "resume" else "resume"
+    call(engine, other)
+    assert answer(engine, number) is None
+    assert call(engine, ending).info == {"paused": "0", "sleeping": "0"}
+    assert answer(engine, number).info == {"paused": "0", "sleeping": "0"}
+    engine.run()
+    assert engine.tokens("a") == solo_tokens(PROMPT, 12)
+    assert engine.tokens("late") == solo_tokens(OTHER, 4)
+    assert call(engine, "state").info == {"paused": "0", "sleeping": "0"}
+    assert not engine.runner.absent
+
+
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 def test_sleep_gives_memory_back_and_waking_has_it_again(level, mode):

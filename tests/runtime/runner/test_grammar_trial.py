@@ -103,6 +103,22 @@ def test_a_worker_that_ends_while_it_is_asked_is_asked_again(trial):
     trial.check(GOOD)
 
 
+def test_a_worker_that_is_killed_while_it_is_asked_is_asked_again(trial):
+    """Whoever kills it (the kernel for want of memory): the constraint is not at fault."""
+    trial.check(GOOD)
+    real = trial._running
+
+    def killing():
+        worker = real()
+        os.kill(worker.pid, signal.SIGSTOP)  # what is written to it stays unread
+        threading.Timer(0.2, worker.kill).start()
+        trial._running = real
+        return worker
+
+    trial._running = killing
+    trial.check(GOOD)
+
+
 def test_it_ends_with_the_trial(trial):
     trial.check(GOOD)
     worker = trial._worker

@@ -58,11 +58,15 @@ def broken(output, row):
     raise RuntimeError("user bug")
 
 
+def giving_up(output, row):
+    sys.exit("user bug")
+
+
 @pytest.fixture(autouse=True)
 def module(monkeypatch):
     made = types.ModuleType("user_side")
     made.Only, made.ban, made.ban_first, made.broken = Only, ban, ban_first, broken
-    made.Not = object
+    made.Not, made.giving_up = object, giving_up
     monkeypatch.setitem(sys.modules, "user_side", made)
 
 
@@ -145,9 +149,10 @@ def test_a_class_may_refuse_a_request():
         users.validate(SamplingParams(extra_args={"only": "bad"}))
 
 
-def test_one_that_fails_ends_its_request_alone(make):
+@pytest.mark.parametrize("name", ["broken", "giving_up"])
+def test_one_that_fails_ends_its_request_alone(make, name):
     users = UserProcessors([], ".*", VOCAB)
-    spec = [LogitsProcessorSpec("user_side.broken")]
+    spec = [LogitsProcessorSpec(f"user_side.{name}")]
     results = make(users).sample(rows(2), [ask("a", logits_processors=spec), ask("b")])
     assert "user bug" in results[0].error
     assert results[1].token_id == 0
