@@ -19,9 +19,9 @@ ExtraArguments = dict[str, Scalar | list[Scalar]]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """`stream_options`; null switches usage off, as false does."""
+    """`stream_options`; usage is sent where it is asked for by name."""
 
-    include_usage: bool | None = True
+    include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 

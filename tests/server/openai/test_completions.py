@@ -173,7 +173,7 @@ def test_usage_comes_last_and_alone(app, say):
         assert events[-1]["usage"][name] == plain[name]
 
 
-@pytest.mark.parametrize("options", [{"include_usage": None}, {"include_usage": False}, None])
+@pytest.mark.parametrize("options", [{}, {"include_usage": None}, {"include_usage": False}, None])
 def test_usage_is_absent_when_not_asked_for(app, say, options):
     say(SEA)
     events = app.events(PATH, body(max_tokens=3, stream_options=options))

@@ -159,7 +159,7 @@ TABLE = {
     "stream_options": Field(
         last_usage,
         False,
-        [ok({}, True), ok({"include_usage": True}, True), ok({"include_usage": False}, False)],
+        [ok({}, False), ok({"include_usage": True}, True), ok({"include_usage": False}, False)],
         [
             *wrong("stream_options", "x", 5),
             no({"include_usage": True}, REFUSED, "stream_options", stream=OMIT),

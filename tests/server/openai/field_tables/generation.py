@@ -379,10 +379,11 @@ def shared(chat):
             lambda s: (last_usage(s), every_usage(s)),
             (False, False),
             [
-                ok({}, (True, False)),
+                ok({}, (False, False)),
                 ok({"include_usage": True}, (True, False)),
                 ok({"include_usage": False}, (False, False)),
-                ok({"continuous_usage_stats": True}, (True, True)),
+                ok({"continuous_usage_stats": True}, (False, False)),
+                ok({"include_usage": True, "continuous_usage_stats": True}, (True, True)),
                 ok({"include_usage": False, "continuous_usage_stats": True}, (False, False)),
             ],
             [

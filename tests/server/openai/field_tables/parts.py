@@ -53,15 +53,14 @@ def option(name, default):
 STREAM_OPTIONS = {
     "include_usage": Field(
         last_usage,
-        True,
+        False,
         [ok(True, True), ok(False, False)],
         wrong("stream_options.include_usage", "maybe", 5),
-        null=False,
     ),
     "continuous_usage_stats": Field(
         every_usage,
         False,
-        [ok(True, True), ok(False, False), ok(True, False, include_usage=False)],
+        [ok(True, True, include_usage=True), ok(False, False, include_usage=True), ok(True, False)],
         wrong("stream_options.continuous_usage_stats", "maybe", 5),
     ),
 }
