@@ -80,6 +80,7 @@ def test_no_case_breaks_the_server(schemathesis, demo_bundle_int8, tmp_path):
         )
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
         cases = int(re.search(r"(\d+) generated", done.stdout)[1])
+        print(f"{cases} cases")
         assert cases > 10 * int(EXAMPLES)
         answered = server.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
         assert answered.status_code == 200
